@@ -47,6 +47,19 @@ def test_decimals_are_real_numbers() -> None:
         ((np.ma.masked_array(INPUTS, INPUTS > 1e9), LABELS), None),
         ((np.ma.masked_greater(INPUTS, INPUTS.max() - 1e-9), LABELS), r"the inputs have 1 masked values: fill them"),
         (pd.concat([FRAME[["a"]], FRAME], axis=1), "the table has several columns 'a': rename or drop all but one"),
+        (FRAME[["a", "b", "y", "y"]], "the table has several columns 'y': rename or drop all but one"),
+        (FRAME.assign(b=["?", *map(str, range(1, N))]), r"'b' holds numbers, but also '\?': convert it to numbers"),
+        (FRAME.assign(b=[*map(str, range(1, N)), "n/a"]), "'b' holds numbers, but also 'n/a'"),
+        (FRAME.assign(b=[*map(str, range(1, N)), "12 kg"]), "'b' holds numbers, but also '12 kg'"),
+        (FRAME.assign(b=["1,000", "2,500"] * (N // 2)), "'b' holds numbers, but also '1,000'"),
+        (FRAME.assign(b=["5%", "12.5 %"] * (N // 2)), "'b' holds numbers, but also '12.5 %'"),
+        (FRAME.assign(b=["$3", "-4"] * (N // 2)), r"'b' holds numbers, but also '\$3'"),
+        (FRAME.assign(b=["3,5", "4,25"] * (N // 2)), "'b' holds numbers, but also '3,5'"),
+        (FRAME.assign(b=pd.Categorical(["5%", "12.5 %"] * (N // 2))), None),
+        (FRAME.assign(b=["0", "1", "2", "3+"] * (N // 4)), None),
+        (FRAME.assign(b=["02139", "10115"] * (N // 2)), None),
+        (FRAME.assign(b=["yes", "?"] * (N // 2)), None),
+        (FRAME.assign(b=["?", "-"] * (N // 2)), None),
         (FRAME.assign(b=pd.date_range("2020", periods=N)), "holds datetime64 values: .*: convert it, or leave it out"),
         ((FRAME[["a", "b"]].iloc[::-1], FRAME["y"]), r"the same index in different orders: align them by targets.loc"),
         ((FRAME[["a", "b"]], FRAME["y"].reset_index(drop=True)), None),
@@ -60,6 +73,15 @@ def test_what_cannot_be_read_is_named(source: Any, message: str | None) -> None:
     with pytest.raises(DataError, match=message) as caught:
         Split.of(source)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("header", ["a,a,y", 'a,"a",y', "a, a,y", "a,y,y"])
+def test_a_csv_file_with_two_columns_of_one_name_is_refused(header: str, tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text(f"{header}\n" + "1,2,0\n2,3,1\n" * 10)
+    with pytest.raises(DataError, match=r"has several columns '[ay]': rename or remove all but one"):
+        Split.of(tmp_path / "data.csv")
+    (tmp_path / "data.csv").write_text("1,1,y\n" + "1,2,0\n2,3,1\n" * 10)
+    assert len(Split.of(tmp_path / "data.csv", header=False).train) > 10
 
 
 def test_a_mapping_of_arrays_trains(tmp_path: Path) -> None:

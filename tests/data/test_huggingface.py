@@ -13,6 +13,7 @@ from chimera.data.iterable import IterableSamples
 from chimera.data.samples import SampleDataset
 from chimera.data.split import DATASETS
 from chimera.data.stream_provider import StreamData
+from chimera.training.experiment.resolve import mapping_as_data, split_of
 
 datasets: Any = pytest.importorskip("datasets")
 
@@ -122,3 +123,12 @@ def test_a_column_that_cannot_be_a_batch_is_named(column: Any, message: str) -> 
     with pytest.raises(DataError, match=message) as caught:
         data.take(np.arange(3))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("test", ["test", "validation", None])
+def test_a_mapping_of_parts_is_a_train_and_a_test_part(test: str | None, rows: Any) -> None:
+    parts = {"train": rows, "unsupervised": rows} | ({} if test is None else {test: rows})
+    for given in (datasets.DatasetDict(parts), parts):
+        split = split_of(mapping_as_data(given), 0)
+        assert len(split.train) == (len(rows) if test else len(rows) - round(len(rows) / 5))
+        assert len(split.train) + len(split.test) == len(rows) * (1 if test is None else 2)

@@ -108,3 +108,27 @@ def test_mistakes_get_a_clear_message(
     monkeypatch.chdir(tmp_path if options["path"] != "." else tmp_path / "empty")
     with pytest.raises(ConfigurationError, match=message):
         DATASETS.create("image-folder", options)
+
+
+def folder_of(tmp_path: Path, image: Any, ending: str) -> Path:
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for number in range(4):
+            image.save(tmp_path / name / f"{number}.{ending}")
+    return tmp_path
+
+
+@pytest.mark.parametrize("ending", ["png", "tif"])
+def test_images_of_16_bits_keep_their_contrast(ending: str, tmp_path: Path) -> None:
+    values = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)
+    data = DATASETS.create("image-folder", {"path": str(folder_of(tmp_path, Image.fromarray(values), ending))})
+    images, _ = data.train.take(np.arange(2))
+    np.testing.assert_allclose(images[0], np.broadcast_to(values / 65535, (3, 8, 8)), atol=1 / 255)
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.float32])
+def test_images_of_32_bits_are_refused(kind: Any, tmp_path: Path) -> None:
+    image = Image.fromarray(np.linspace(0, 1000, 64).astype(kind).reshape(8, 8))
+    data = DATASETS.create("image-folder", {"path": str(folder_of(tmp_path, image, "tif"))})
+    with pytest.raises(DataError, match=r"pixels of 32 bits .* whose range is not known: convert it to 8 or 16 bits"):
+        data.train.take(np.arange(2))

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import default_collate
 
 import chimera
 from chimera.core.errors import DataError
@@ -63,9 +65,58 @@ def test_several_labels_need_a_named_loss(lazy: bool) -> None:
         train(linear(), Samples(targets) if lazy else (INPUTS, targets))
 
 
+@pytest.mark.parametrize("collate", [None, default_collate])
+def test_a_stream_of_one_hot_targets_needs_a_named_loss(collate: Any) -> None:
+    targets = ONE_HOT.astype(np.float32)
+
+    def stream() -> Any:
+        yield from zip(INPUTS, targets, strict=True)
+
+    data = chimera.Split(*(chimera.IterableSamples(stream, samples=N, collate=collate) for _ in range(2)))
+    for model in (linear(), MLP):
+        with pytest.raises(DataError, match="one-hot rows of 3 classes: give class indices"):
+            train(model, data)
+    assert train(MLP | {"loss": "cross-entropy"}, data)["accuracy"] > 0.9
+
+
+def test_a_stream_of_values_trains() -> None:
+    def stream() -> Any:
+        yield from zip(INPUTS, INPUTS[:, :3] * (np.arange(N) > 3)[:, None], strict=True)
+
+    assert "r2" in train(linear(), chimera.Split(*(chimera.IterableSamples(stream, samples=N) for _ in range(2))))
+
+
 @pytest.mark.parametrize("loss", ["cross-entropy", "bce-with-logits"])
 def test_named_losses_train_on_one_hot_rows(loss: str) -> None:
     assert train(MLP | {"loss": loss}, (INPUTS, ONE_HOT))["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize("kind", ["array", "column", "samples", "stream", "frame"])
+def test_real_labels_of_two_classes_need_a_named_loss(kind: str) -> None:
+    labels = (LABELS > 0).astype(np.float32)
+
+    def stream() -> Any:
+        yield from zip(INPUTS, labels, strict=True)
+
+    data = {
+        "array": (INPUTS, labels),
+        "column": (INPUTS, labels[:, None]),
+        "samples": Samples(labels),
+        "stream": chimera.Split(*(chimera.IterableSamples(stream, samples=N) for _ in range(2))),
+        "frame": pd.DataFrame(INPUTS).assign(y=labels),
+    }[kind]
+    for model in (nn.Linear(4, 1), MLP):
+        with pytest.raises(DataError, match="real numbers that are all 0 or 1: for classes give integers, or name the"):
+            train(model, data)
+    assert train(MLP | {"loss": "bce-with-logits"}, data)["accuracy"] > 0.9
+    assert "r2" in train(MLP | {"loss": "mse"}, data)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_counts_and_constants_are_values(lazy: bool) -> None:
+    for targets in (np.where(np.arange(N) % 10 == 5, 2.0, LABELS > 0), np.zeros(N)):
+        data = Samples(targets.astype(np.float32)) if lazy else (INPUTS, targets)
+        assert "mse" in train(nn.Linear(4, 1), data)
 
 
 def test_a_named_loss_trains_on_real_labels_and_refuses_those_outside_its_range() -> None:
@@ -88,3 +139,14 @@ def test_values_to_predict_are_not_classes() -> None:
         model = nn.Linear(4, targets.shape[1])
         assert "r2" in train(model, (INPUTS, targets))
     assert "r2" in train(MLP | {"loss": "mse"}, (INPUTS, ONE_HOT))
+
+
+@pytest.mark.parametrize("lowest", [1, 0, -3])
+def test_a_loss_of_values_refuses_integers_that_became_indices_of_classes(lowest: int) -> None:
+    model = chimera.TorchModel(nn.Linear(4, 1), loss="mse")
+    if lowest == 0:
+        assert "r2" in train(model, (INPUTS, LABELS))
+        return
+    with pytest.raises(DataError, match=r"'mse' predicts values, but the targets are 3 classes, .* give real numbers"):
+        train(model, (INPUTS, LABELS + lowest))
+    assert "r2" in train(model, (INPUTS, (LABELS + lowest).astype(float)))

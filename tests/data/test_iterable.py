@@ -17,7 +17,7 @@ from chimera.core.errors import ConfigurationError, DataError
 from chimera.data.iterable import IterableSamples
 from chimera.data.partition import PARTITIONERS
 from chimera.data.split import Split
-from chimera.data.stream import StreamState, encoded
+from chimera.data.stream import StreamBatch, StreamState, encoded
 from chimera.data.stream_provider import StreamOrder
 
 
@@ -200,3 +200,27 @@ def test_a_sample_that_is_not_finite_is_named() -> None:
 
     with pytest.raises(DataError, match="sample 4 of 'data' has NaN"):
         IterableSamples(broken, 6).take(orders(1, 3)[0].batch(1))
+
+
+def test_evaluation_reads_no_sample_twice() -> None:
+    def five() -> Iterator[Any]:
+        for row in range(5):
+            yield np.full(2, row, np.float32), row % 2
+
+    data = IterableSamples(five, samples=12)
+    read = [samples_in(piece) for piece in data.pieces(3)]
+    assert read == [3, 2]
+    assert [samples_in(piece) for piece in IterableSamples(five, samples=4).pieces(3)] == [3, 1]
+    assert data.largest_target() == 1
+
+
+def test_an_error_of_a_stream_names_the_data_set() -> None:
+    def broken() -> Iterator[Any]:
+        yield from ((np.zeros(2, np.float32), 0) for _ in range(4))
+        raise OSError("no network")
+
+    data = IterableSamples(broken, samples=12, name="remote")
+    for read in (lambda: list(data.pieces(3)), lambda: data.take(StreamBatch(3, 3, 0, 1))):
+        with pytest.raises(OSError, match="no network") as caught:
+            read()
+        assert caught.value.__notes__ == ["while samples from number 3 of the data set 'remote' were read"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pickle
 import random
+from datetime import date
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from chimera.core.batch import samples_in
@@ -204,3 +206,18 @@ def test_a_batch_of_an_unknown_class_is_refused_in_one_line() -> None:
 
     with pytest.raises(DataError, match=r"of type Pair, has no array or tensor: give a collate function"):
         _ = SampleDataset([1, 2], collate=Pair).input_shape
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda row: None if row == 3 else (np.zeros(2), 0), "sample 3 is None"),
+        (lambda row: (Image.new("L", (2, 2)), row % 2), "part 0 is of type Image in sample 0: make an array, a tensor"),
+        (lambda row: {"x": np.zeros(2), "at": date(2020, 1, 1 + row)}, "'at' is of type date in sample 0"),
+    ],
+)
+def test_samples_that_no_batch_can_hold_are_named(make: Any, message: str) -> None:
+    data = SampleDataset([make(row) for row in range(8)])
+    with pytest.raises(DataError, match=message) as caught:
+        data.take(np.arange(8))
+    assert "\n" not in str(caught.value)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import chimera
 from chimera.cli.main import app
-from chimera.core.errors import ConfigurationError
+from chimera.core.errors import ConfigurationError, DataError
 from chimera.engines.http.engine import HttpEngine
 from chimera.federation.data.disclosure import Disclosure
 from chimera.federation.data.learner import OwnDataLearner
@@ -42,6 +42,16 @@ def test_three_nodes_train_without_data_of_the_driver(tmp_path: Path, strategy: 
     assert run.metrics["accuracy"] > 0.9
     assert run.events == []
     assert set(run.metrics) == {"loss", "accuracy"}
+
+
+def test_one_hot_targets_of_nodes_need_a_named_loss(tmp_path: Path) -> None:
+    frame = table()
+    frame = frame.assign(yes=frame["diagnosis"] == "malignant", no=frame["diagnosis"] != "malignant")
+    frame = frame.drop(columns="diagnosis").astype(float)
+    with nodes(tmp_path, written(tmp_path, thirds(frame), target=["yes", "no"])) as urls:
+        with pytest.raises(DataError, match="the targets are one-hot rows of 2 classes"):
+            fit(urls, rounds=2)
+        assert "r2" in fit(urls, {**MLP, "loss": "mse"}, rounds=2).metrics
 
 
 def test_nodes_train_an_estimator_of_two_classes(tmp_path: Path) -> None:

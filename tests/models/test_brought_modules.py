@@ -130,6 +130,12 @@ class Complex(nn.Module):
         (network, {}, (X, Y.astype(np.float32)), "not type float32: give integers or texts"),
         (partial(network, 1), {"loss": "bce"}, (X, TWO), "'bce' needs outputs from 0 to 1, as after a sigmoid"),
         (partial(network, 1), {}, (X, TWO), "for one output use 'bce-with-logits'"),
+        (
+            partial(network, 1),
+            {},
+            (X, TWO * 7),
+            "the model has one: to predict the integers as values, give them as real",
+        ),
         (network, {"loss": nn.CrossEntropyLoss(reduction="sum")}, (X, Y), "has reduction='sum': a run needs the mean"),
         (network, {"loss": partial(F.cross_entropy, reduction="none")}, (X, Y), "has reduction='none'"),
         (network, {"loss": lambda o, y: F.cross_entropy(o, y).item()}, (X, Y), "scalar tensor, but returned float"),
@@ -141,3 +147,44 @@ def test_mistakes_get_one_line(module: Any, options: Any, batch: Any, message: s
     with pytest.raises((ConfigurationError, DataError), match=message) as caught:
         TorchModel(module(), **options).gradient(batch)
     assert "\n" not in str(caught.value)
+
+
+class Normalized(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+
+    def forward(self, x: Any) -> Any:
+        return self.layers(x)
+
+
+def own_step(module: Any, batch: Any) -> Any:
+    return F.cross_entropy(module(batch[0]), batch[1])
+
+
+@pytest.mark.parametrize("kind", ["arrays", "tensors", "a mapping", "a step", "a stage"])
+def test_batch_normalisation_of_one_row_gets_a_message_with_the_remedy(kind: str) -> None:
+    inputs, labels = np.ones((1, 4), np.float32), np.zeros(1, np.int64)
+    batch: Any = (inputs, labels)
+    model = TorchModel(Normalized(), step=own_step if kind == "a step" else None)
+    if kind == "tensors":
+        batch = (t(inputs), t(labels))
+    if kind == "a mapping":
+        batch = {"x": inputs, "label": labels}
+    run = partial(model.gradient, batch)
+    if kind == "a stage":
+        run = partial(TorchModel(Normalized().layers).stage([0, 1]).forward, 0, inputs, 1, labels)
+    with pytest.raises(
+        ConfigurationError, match=r"two or more rows .* worker has 1: set a larger batch_size"
+    ) as caught:
+        run()
+    assert "\n" not in str(caught.value)
+    model.predict(inputs)  # evaluation needs no statistics of the batch
+
+
+def test_class_weights_of_double_precision_are_named() -> None:
+    weights = torch.from_numpy(np.array([1.0, 2.0, 3.0]))
+    with pytest.raises(
+        ConfigurationError, match=r"the tensor 'weight' of the loss 'cross-entropy' is torch.float64, .* call"
+    ):
+        TorchModel(network(), loss=nn.CrossEntropyLoss(weight=weights))

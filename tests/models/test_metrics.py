@@ -6,6 +6,7 @@ from sklearn import metrics as sk
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.models.metrics import metric_factories
+from chimera.models.torch_model import TorchModel
 
 
 def measured(names, outputs, predictions, targets, cuts=()):
@@ -110,3 +111,12 @@ def test_targets_of_minus_100_do_not_count():
     outputs = np.zeros((2, 3, 2), np.float32)
     predictions, targets = np.array([[0, 1, 1], [0, 0, 1]]), np.array([[0, -100, 0], [0, 1, -100]])
     assert measured("accuracy", outputs, predictions, targets) == {"accuracy": 0.5}
+
+
+def test_objects_of_torchmetrics_get_read_only_targets_without_a_warning() -> None:
+    torchmetrics, torch = (pytest.importorskip(name) for name in ("torchmetrics", "torch"))
+    labels = np.arange(12) % 3
+    labels.flags.writeable = False
+    metric = {"f1": torchmetrics.F1Score("multiclass", num_classes=3)}
+    model = TorchModel(torch.nn.Linear(2, 3), metrics=metric)
+    assert set(model.evaluate((np.ones((12, 2), np.float32), labels))) == {"loss", "f1"}

@@ -1,4 +1,6 @@
-"""Batches: nestings of tuples, lists, mappings and dataclasses with arrays or tensors at their leaves.
+"""Batches: nestings of tuples, lists, mappings and objects with fields, with arrays or tensors at their leaves.
+
+Objects with fields are those of dataclasses, of classes of ``attrs``, and of ``msgspec.Struct``.
 
 A leaf is an array or tensor with one row per sample, or a plain value without rows, such as a text.
 Only this module and the adapters of models read the parts of a batch.
@@ -8,16 +10,17 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import DataError
 
 Batch: TypeAlias = Any
-"""A nesting of tuples, lists, mappings and dataclasses with arrays or tensors at its leaves, often ``(inputs, targets)``."""
+"""A nesting of tuples, lists, mappings and objects with fields. Leaves are arrays or tensors; often ``(inputs, targets)``."""
 
 TARGET_KEYS = ("labels", "label", "targets", "target", "y")
 """Keys under which a mapping has its targets; the first one that is present is used."""
@@ -63,12 +66,14 @@ def mapped(function: Callable[[Any], Any], batch: Batch) -> Batch:
     if isinstance(batch, tuple | list):
         parts = [mapped(function, part) for part in batch]
         return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        made = copy.copy(batch)
-        for field in dataclasses.fields(batch):
-            object.__setattr__(made, field.name, mapped(function, getattr(batch, field.name)))
-        return made
-    return batch
+    names = _fields(batch)
+    if names is None:
+        return batch
+    made = copy.copy(batch)
+    put = msgspec.structs.force_setattr if isinstance(batch, msgspec.Struct) else object.__setattr__
+    for name in names:
+        put(made, name, mapped(function, getattr(batch, name)))
+    return made
 
 
 def rows_of(batch: Batch, rows: slice | NDArray[np.int64]) -> Batch:
@@ -141,7 +146,8 @@ def with_targets(batch: Batch, targets: Any) -> Batch:
     DataError : the batch has no targets.
     """
     if isinstance(batch, tuple | list) and len(batch) > 1:
-        return (*batch[:-1], targets)
+        parts = (*batch[:-1], targets)
+        return type(batch)(*parts) if hasattr(batch, "_fields") else parts
     key = target_key(batch)
     if key is None:
         raise DataError(f"a batch of type {type(batch).__name__} has no targets")
@@ -162,6 +168,16 @@ def _parts(batch: Batch) -> Iterator[Any]:
         yield from batch.values()
     elif isinstance(batch, tuple | list):
         yield from batch
-    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        for field in dataclasses.fields(batch):
-            yield getattr(batch, field.name)
+    elif (names := _fields(batch)) is not None:
+        for name in names:
+            yield getattr(batch, name)
+
+
+def _fields(batch: Batch) -> Sequence[str] | None:
+    """Return the names of the fields of an object; None if its class declares none."""
+    kind = type(batch)
+    if dataclasses.is_dataclass(kind):
+        return [field.name for field in dataclasses.fields(kind)]
+    if (attributes := getattr(kind, "__attrs_attrs__", None)) is not None:
+        return [attribute.name for attribute in attributes]
+    return batch.__struct_fields__ if isinstance(batch, msgspec.Struct) else None

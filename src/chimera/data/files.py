@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from chimera.data.readers import sources, table
+from chimera.data.readers import csv_file, sources, table
 from chimera.data.readers.arrays import Task
 from chimera.data.readers.parquet import RowGroups, exceeds_memory, read_parquet
 from chimera.data.scaling import Standardize
@@ -57,8 +57,8 @@ def csv(
     frames = []
     for file in (path, test_path):
         if file is not None:
-            frames.append(table.read_csv(sources.existing_file(file), header=header))
-            table.check_first_column(frames[-1], drop or (), file)
+            frames.append(csv_file.read_csv(sources.existing_file(file), header=header))
+            csv_file.check_first_column(frames[-1], drop or (), file)
     return _split_of_frames(
         frames,
         target=target,

@@ -144,12 +144,25 @@ class ImageFolder:
                     width, height = image.size
                     if width * height > MAX_PIXELS:
                         raise DataError(f"{path} has {width} x {height} pixels, more than {MAX_PIXELS:,}")
-                    decoded = image.convert("RGB")
+                    decoded = _of_eight_bits(image, path).convert("RGB")
         except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
             if isinstance(error, DataError):
                 raise
             raise DataError(f"{path} cannot be read as an image: {error}") from error
         return decoded if self._size is None else decoded.resize((self._size, self._size))
+
+
+def _of_eight_bits(image: Any, path: Path) -> Any:
+    """Return an image with its 16 bits a pixel reduced to 8, which pillow would clip; other images are unchanged."""
+    from PIL import Image
+
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
+        return Image.fromarray((np.asarray(image, np.int32) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise DataError(
+            f"{path} has pixels of 32 bits (mode {image.mode}), whose range is not known: convert it to 8 or 16 bits"
+        )
+    return image
 
 
 def _pixels(image: Any) -> Any:

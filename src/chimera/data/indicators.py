@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,12 @@ from chimera.core.batch import targets_of
 from chimera.core.errors import DataError
 from chimera.data.collation import as_host_array
 from chimera.data.dataset import Dataset, TrainingData
+from chimera.data.iterable import IterableSamples
 from chimera.data.samples import SampleDataset
 
 _WHERE = "(for a module: chimera.TorchModel(module, loss=...))"
-_EXAMINED = 32  # maximum number of samples that are read from a data set outside of memory
+_EXAMINED = 256  # maximum number of samples that are read from a data set outside of memory
+_AT_ONCE = 32  # of these samples, which may be images
 
 
 def check_default_loss(train: TrainingData) -> None:
@@ -21,12 +24,19 @@ def check_default_loss(train: TrainingData) -> None:
 
     Raises
     ------
-    DataError : the targets have two or more columns that contain only 0 and 1: they are classes.
+    DataError : the targets contain only 0 and 1: they are classes.
     """
     targets = _targets(train)
-    if targets is None or targets.ndim != 2 or targets.shape[1] < 2 or not _are_indicators(targets):
+    if targets is None or targets.ndim not in (1, 2) or not _are_indicators(targets):
         return
-    columns = targets.shape[1]
+    columns = 1 if targets.ndim == 1 else targets.shape[1]
+    if columns == 1:
+        if targets.min() == targets.max():
+            return
+        raise DataError(
+            "the targets are real numbers that are all 0 or 1: for classes give integers, or name the loss, 'bce-with-logits' "
+            f"for a model of one output; to predict the values, name 'mse' {_WHERE}"
+        )
     if (targets.sum(1) == 1).all():
         raise DataError(
             f"the targets are one-hot rows of {columns} classes: give class indices, targets.argmax(1), or name the loss, "
@@ -52,16 +62,43 @@ def check_probabilities(train: TrainingData, loss: str) -> None:
         raise DataError(f"the loss {loss!r} needs targets from 0 to 1, but these range from {low:g} to {high:g}")
 
 
+def check_values(train: TrainingData, loss: str) -> None:
+    """Check the targets in memory for a loss of values, such as ``mse``.
+
+    Raises
+    ------
+    DataError : the targets are classes whose indices differ from their labels, such as integers from 1 to 5.
+    """
+    if (
+        not isinstance(train, Dataset)
+        or train.classes is None
+        or train.classes == tuple(map(str, range(train.outputs)))
+    ):
+        return
+    raise DataError(
+        f"the loss {loss!r} predicts values, but the targets are {len(train.classes)} classes, {train.classes[0]!r} to "
+        f"{train.classes[-1]!r}: give real numbers, such as targets.astype(float)"
+    )
+
+
 def _targets(train: TrainingData) -> Any:
     """Return the targets in memory, or those of a few samples; None if they are not numbers to predict."""
     if train.task != "regression":
         return None
     if isinstance(train, Dataset):
         return train.targets
-    if not isinstance(train, SampleDataset) or not _are_indicators(targets_of(train.first)):
+    if not isinstance(train, SampleDataset | IterableSamples) or not _are_indicators(targets_of(train.first)):
         return None
-    rows = np.unique(np.linspace(0, len(train) - 1, _EXAMINED).astype(np.int64))
-    return np.asarray(as_host_array(targets_of(train.take(rows))))
+    if isinstance(train, IterableSamples):
+        some: Any = replace(train, samples=min(_EXAMINED, len(train)), _streams={}, _restored={})
+    else:
+        some = train.whole(np.unique(np.linspace(0, len(train) - 1, _EXAMINED).astype(np.int64)))
+    found = []
+    for piece in some.pieces(_AT_ONCE):
+        found.append(np.asarray(as_host_array(targets_of(piece))))
+        if not _are_indicators(found[-1]):
+            break
+    return np.concatenate(found)
 
 
 def _are_indicators(targets: Any) -> bool:

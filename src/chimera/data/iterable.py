@@ -6,13 +6,23 @@ import inspect
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from chimera.core.batch import Batch, targets_of
-from chimera.core.errors import ConfigurationError
-from chimera.data.collation import Collate, FirstBatch, as_host_array, check_finite, classes_of, collated
+from chimera.core.errors import ConfigurationError, DataError
+from chimera.data.collation import (
+    Collate,
+    FirstBatch,
+    as_host_array,
+    check_finite,
+    classes_of,
+    collated,
+    read_only_arrays,
+)
 from chimera.data.partition import Partitioner
 from chimera.data.randomness import seeded
 from chimera.data.stream import Stream, StreamBatch, StreamState, decoded, encoded, started
@@ -77,7 +87,7 @@ class IterableSamples(FirstBatch):
         if stream is None or not stream.leads_to(batch):
             stream = self._streams[key[:2]] = self._stream_to(batch, key[:2])
         stream.skip(batch.first - stream.place)
-        with seeded(key):
+        with seeded(key), read_only_arrays(), self._named(batch.first):
             samples = stream.read(batch.count)
             made = collated(samples, self.collate, self.name, range(batch.first, batch.first + batch.count))
         check_finite(made, self.name, range(batch.first, batch.first + batch.count))
@@ -118,14 +128,31 @@ class IterableSamples(FirstBatch):
         return self
 
     def pieces(self, rows: int) -> Iterator[Batch]:
-        """Yield the first ``samples`` samples in batches of at most ``rows``; the same random numbers each time."""
-        stream = Stream(self.source, 0, 1, self.name)
+        """Yield the first ``samples`` samples in batches of at most ``rows``; the same random numbers each time.
+
+        A data set that ends before has fewer samples: none is evaluated twice.
+        """
+        left = Stream(self.source, 0, 1, self.name).first_pass()
         for begin in range(0, self.samples, rows):
-            with seeded((begin,)):
-                samples = stream.read(min(rows, self.samples - begin))
+            with seeded((begin,)), read_only_arrays(), self._named(begin):
+                samples = list(islice(left, min(rows, self.samples - begin)))
+                if not samples and not begin:
+                    raise DataError(f"the data set {self.name!r} is empty")
+                if not samples:
+                    return
                 made = collated(samples, self.collate, self.name, range(begin, begin + len(samples)))
             check_finite(made, self.name, range(begin, begin + len(samples)))
             yield made
+
+    @contextmanager
+    def _named(self, first: int) -> Iterator[None]:
+        """Add the place in the data set to errors."""
+        try:
+            yield
+        except Exception as error:
+            if not isinstance(error, DataError):
+                error.add_note(f"while samples from number {first} of the data set {self.name!r} were read")
+            raise
 
     def provider(
         self,

@@ -29,14 +29,23 @@ def lists_as_arrays(sample: Any) -> Any:
 
 
 def mismatch_in(samples: Sequence[Any], numbers: Sequence[int]) -> str | None:
-    """Return the first part in which a sample differs from the first sample, in shape or type; None if none does."""
+    """Return the first difference of a sample from the first sample, in shape or type, or a part that no batch can hold.
+
+    None if there is neither.
+    """
     first = dict(_described(samples[0]))
     for sample, number in zip(samples[1:], numbers[1:], strict=True):
         for place, found in _described(sample):
             if place in first and first[place] != found:
                 return f"{place} is {first[place]} in sample {numbers[0]} and {found} in sample {number}"
-    missing = (place for place, found in first.items() if found == "None")
-    return next((f"{place} is None in sample {numbers[0]}" for place in missing), None)
+        if sample is None:
+            return f"sample {number} is None"
+    for place, found in first.items():
+        if found == "None":
+            return f"{place} is None in sample {numbers[0]}"
+        if found.startswith("of type"):
+            return f"{place} is {found} in sample {numbers[0]}: make an array, a tensor or a number of it"
+    return None
 
 
 def _converted(part: Any) -> Any:
@@ -74,4 +83,9 @@ def _described(sample: Any, place: str = "") -> Iterator[tuple[str, str]]:
     elif hasattr(sample, "shape"):
         yield place or "the sample", f"of shape {tuple(sample.shape)}"
     else:
-        yield place or "the sample", "None" if sample is None else "a value"
+        yield place or "the sample", "None" if sample is None else _kind(sample)
+
+
+def _kind(value: Any) -> str:
+    plain = isinstance(value, bool | int | float | str | bytes | np.generic)
+    return "a value" if plain else f"of type {type(value).__name__}"

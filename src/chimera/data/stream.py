@@ -104,6 +104,11 @@ class Stream:
         self.place += count
         return found
 
+    def first_pass(self) -> Iterator[Any]:
+        """Return an iterator over the samples of one pass, from the first sample."""
+        self._epoch = 0
+        return started(self._source, self._epoch)
+
     def skip(self, count: int) -> None:
         """Read samples and drop them."""
         while count > 0:

@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 
 from chimera.core.errors import DataError
+from chimera.data.readers.csv_file import is_number, separator_of
 from chimera.data.readers.npy import read_header
-from chimera.data.readers.table import is_number, separator_of
 from chimera.inference.journal.records import InputFile
 
 IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")

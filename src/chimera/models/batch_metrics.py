@@ -115,7 +115,12 @@ class TorchMetric(BatchMetric):
         targets = targets_of(batch)
         if outputs is None or targets is None:
             raise ConfigurationError(f"the metric {type(self.metric).__name__} needs outputs and targets")
-        self.metric.update(outputs.detach().cpu(), torch.as_tensor(targets))
+        self.metric.update(outputs.detach().cpu(), torch.as_tensor(_writable(targets)))
 
     def result(self) -> float:  # noqa: D102
         return float(self.metric.compute())
+
+
+def _writable(targets: Any) -> Any:
+    """Return targets, copied if they are an array that is read-only, about which torch warns."""
+    return targets.copy() if isinstance(targets, np.ndarray) and not targets.flags.writeable else targets

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from chimera.core.batch import Batch, mapped, samples_in
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.models.compute import Compute
+from chimera.models.first_batch import check_loss
 from chimera.models.flat_module import FlatModule
 from chimera.models.losses import FLOAT32, INT64, Loss, as_tensor
+from chimera.models.module_buffers import check_rows
 from chimera.models.step import DefaultStep, Outcome, Step, outcome_of, outputs_of
 
 if TYPE_CHECKING:
@@ -49,6 +51,9 @@ class ForwardPass:
         self.flat, self.loss, self.compute = flat, loss, Compute()
         self.step, self._target_transform, self._integer_inputs = step, target_transform, integer_inputs
         self._compiled: Any = None
+        self._is_checked = (
+            loss.targets != "any" and loss.name != "nll"
+        )  # whether the loss fits its outputs, see `check_loss`
 
     def __call__(self, batch: Batch) -> Outcome:
         """Return loss and outputs.
@@ -71,12 +76,18 @@ class ForwardPass:
         placed = mapped(self._leaf, batch)
         if self.step is not None:
             name = getattr(self.step, "__name__", type(self.step).__name__)
-            return outcome_of(self.step(self._module(), placed), f"the step {name!r}")
+            try:
+                result = self.step(self._module(), placed)
+            except ValueError as error:
+                check_rows(self.flat.module, error, samples_in(batch))
+                raise
+            return outcome_of(result, f"the step {name!r}")
         if isinstance(placed, tuple) and hasattr(placed[0], "shape") and not self._integer_inputs:
             placed = (placed[0].float(), *placed[1:])
         try:
             return DefaultStep(self._loss_of_tensors)(self._module(), placed)
         except Exception as error:
+            check_rows(self.flat.module, error, samples_in(batch))
             error.add_note(f"in a step of {type(self.flat.module).__name__} on a batch of type {type(batch).__name__}")
             raise
 
@@ -106,6 +117,7 @@ class ForwardPass:
                     f"an embedding of {name} needs integers, and the inputs were read as {tensor.dtype}: keep them by "
                     "data=chimera.Split.of(data, keep_integers=True)"
                 ) from error
+            check_rows(self.flat.module, error, len(tensor))
             error.add_note(f"in the forward pass of {name} on {tensor.dtype} inputs of shape {shape}")
             raise
         return outputs
@@ -136,13 +148,19 @@ class ForwardPass:
         wanted = self._placed(self.loss.tensor(targets))
         if self._target_transform is not None:
             wanted = self._target_transform(wanted)
-        return self.loss(outputs, wanted)
+        return self._loss_of_wanted(outputs, wanted)
 
     def _loss_of_tensors(self, outputs: Tensor, targets: Tensor) -> Tensor:
         wanted = self.loss.cast(targets)
         if self._target_transform is not None:
             wanted = self._target_transform(wanted)
-        return self.loss(outputs, wanted)
+        return self._loss_of_wanted(outputs, wanted)
+
+    def _loss_of_wanted(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        loss = self.loss(outputs, targets)
+        if not self._is_checked:
+            self._is_checked = check_loss(self.loss, outputs, targets, loss)
+        return loss
 
     def _leaf(self, value: Any) -> Tensor:
         """Return a leaf of a batch as a tensor on the module's device; real numbers of double precision become float32."""

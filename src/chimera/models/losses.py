@@ -156,6 +156,11 @@ class Loss:
                 return None
             low, high, classes = int(counted.min()), int(counted.max()), outputs.shape[1]
             if classes == 1:
+                if low < 0 or high > 1:
+                    return (
+                        f"the loss {self.name!r} needs an output for each class, and the model has one: to predict the "
+                        "integers as values, give them as real numbers"
+                    )
                 return f"the loss {self.name!r} needs an output for each class: for one output use 'bce-with-logits'"
             if low < 0 or high >= classes:
                 return f"the model has {classes} outputs: classes must be 0 to {classes - 1}, targets go from {low} to {high}"
@@ -259,6 +264,10 @@ def make_loss(loss: str | LossFunction, task: Task | None = None) -> Loss:
         raise ConfigurationError(
             f"the loss {name!r} has reduction={reduction!r}: a run needs the mean over a batch, 'mean'"
         )
+    if double := _double_buffer(loss):
+        raise ConfigurationError(
+            f"the tensor {double!r} of the loss {name!r} is torch.float64, and outputs are torch.float32: call .float() on it"
+        )
     if name not in _NAMED:
         known = task or "regression"
         return Loss(name, cast("LossFunction", loss), "any", known, _OF_FUNCTIONS[known], task is not None)
@@ -280,6 +289,12 @@ def takes_values(loss: str | LossFunction, columns: int) -> bool:
     """Return whether a loss of a classification also takes real numbers in this many columns: probabilities of classes."""
     made = make_loss(loss)
     return made.name in INDICATOR_LOSSES or (made.name == "cross-entropy" and columns > 1)
+
+
+def _double_buffer(loss: Any) -> str | None:
+    """Return the name of a tensor of double precision that a loss module holds, such as class weights; None if it has none."""
+    held: Any = getattr(loss, "named_buffers", tuple)()
+    return next((name for name, tensor in held if str(tensor.dtype) == "torch.float64"), None)
 
 
 def _name_of(loss: LossFunction) -> str:

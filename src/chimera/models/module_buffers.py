@@ -71,3 +71,12 @@ def batch_norm_parameters(module: nn.Module) -> list[str]:
 
     parts = [(name, part) for name, part in module.named_modules() if isinstance(part, _BatchNorm)]
     return [f"{name}.{own}" if name else own for name, part in parts for own, _ in part.named_parameters()]
+
+
+def check_rows(module: nn.Module, error: Exception, rows: int) -> None:
+    """Raise ConfigurationError if ``error`` is that of batch normalisation for a training batch with one value per channel."""
+    if isinstance(error, ValueError) and str(error).startswith("Expected more than 1 value per channel"):
+        raise ConfigurationError(
+            f"{type(module).__name__} has batch normalization, which needs two or more rows to train on, but the batch of a "
+            f"worker has {rows}: set a larger batch_size (in a pipeline, for each micro-batch), or use GroupNorm or LayerNorm"
+        ) from error

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
+from chimera.models.module_buffers import check_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -122,6 +123,7 @@ class TorchStage:
             try:
                 tensor = layer(tensor)
             except Exception as error:
+                check_rows(self._model.module, error, before[0])
                 error.add_note(f"in layer {number} ({type(layer).__name__}) on inputs of shape {before}")
                 raise
             if not hasattr(tensor, "requires_grad"):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from chimera.core.counted import counted
 from chimera.core.errors import DataError
-from chimera.data.readers.table import read_csv
+from chimera.data.readers.csv_file import read_csv
 from chimera.models.model import Task
 
 X_FILE, Y_FILE = "X_train.csv", "y_train.csv"

@@ -14,7 +14,7 @@ from chimera.models.own_optimizer import check_not_partial
 from chimera.strategies.strategy import Strategy
 from chimera.training.artifacts.folder import RunFolder
 from chimera.training.artifacts.result import Run
-from chimera.training.experiment.resolve import arrays_by_name
+from chimera.training.experiment.resolve import mapping_as_data
 from chimera.training.experiment.resources import GivenResources
 from chimera.training.experiment.settings import Settings
 from chimera.training.fault_tolerance.settings import OnWorkerLoss
@@ -200,7 +200,7 @@ class Trainer:
             }
         )
         check_not_partial(optimizer, getattr(model, "module", model))
-        data = arrays_by_name(data)
+        data = mapping_as_data(data)
         folder = RunFolder.choose(out, name or f"{label(model)}-{label(data)}", resume=resume)
         self._execution = Execution(settings, folder, model=model, data=data, engine=engine)
         self.callbacks, self.progress = list(callbacks), progress

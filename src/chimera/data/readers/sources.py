@@ -14,7 +14,7 @@ import numpy as np
 
 from chimera.core.errors import DataError
 from chimera.core.named_places import located
-from chimera.data.readers import table
+from chimera.data.readers import csv_file, table
 from chimera.data.readers.arrays import from_torch_dataset, is_array, is_tensor
 from chimera.data.readers.npy import open_archive
 from chimera.data.readers.parquet import RowGroups, exceeds_memory, read_parquet
@@ -105,7 +105,7 @@ def pairs(source: Any, options: table.TableOptions, *, header: bool | None = Non
         if isinstance(source, list):
             return [_of_pair(source[0], options), *(Raw(*pair) for pair in source[1:])]
         if is_frame(source):
-            table.check_first_column(source, options.drop, path)
+            csv_file.check_first_column(source, options.drop, path)
     if is_frame(source):
         return [_of_frame(source, options)]
     if isinstance(source, tuple | list) and len(source) == 2:
@@ -189,7 +189,7 @@ def _read_file(path: Path, header: bool | None) -> Any:
     if not name.endswith(table.SUFFIXES):
         known = ", ".join((*table.SUFFIXES, ".npz", ".parquet"))
         raise DataError(f"the file {str(path)!r} has an unknown ending; known: {known}")
-    return table.read_csv(path, header=header)
+    return csv_file.read_csv(path, header=header)
 
 
 def read_npz(path: Path) -> list[Pair]:

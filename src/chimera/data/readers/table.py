@@ -1,23 +1,16 @@
-"""Conversion of tables (CSV files, pandas frames) to float32 features and target columns."""
+"""Conversion of tables (pandas frames) to float32 features and target columns."""
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
-import itertools
-import re
-import zlib
 from collections.abc import Collection, Iterable, Sequence
-from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.counted import counted
 from chimera.core.errors import DataError
-from chimera.data.readers.decompression import GzipStream
+from chimera.data.readers.number_texts import odd_among_numbers
 
 Target: TypeAlias = str | int | Sequence[str | int] | None
 
@@ -66,100 +59,6 @@ class TableOptions(NamedTuple):
         return list(dict.fromkeys([*self.drop, *of_groups]))
 
 
-_UNNAMED = "Unnamed: 0"  # the name that pandas gives to a first column without one
-_SEPARATORS = "\t;|, "  # in this order: a comma may also be a decimal sign, and a text may contain spaces
-_SAMPLE_LINES = 20
-_DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
-
-
-def read_csv(path: Path, *, header: bool | None = None) -> Any:
-    """Read a CSV file, gzipped or not, into a pandas frame.
-
-    The separator is the one that splits the first lines into equal numbers of cells. If ``header`` is None, the first line
-    is a header if no cell in it is a number.
-
-    Raises
-    ------
-    DataError : the file is empty, ragged or not text, or decompresses to too many bytes.
-    """
-    import pandas
-
-    try:
-        lines = _first_lines(path)
-        separator = separator_of(lines)
-        cells = list(csv.reader(lines, delimiter=separator, skipinitialspace=True))
-        if header is None:
-            header = bool(cells) and not any(map(is_number, cells[0]))
-        comma = separator == ";" and any(_DECIMAL_COMMA.fullmatch(cell) for row in cells for cell in row)
-        with _opened(path) as file:
-            frame = pandas.read_csv(
-                file, sep=separator, header=0 if header else None, skipinitialspace=True, decimal="," if comma else "."
-            )
-    except pandas.errors.EmptyDataError as error:
-        raise DataError(f"{path} is empty") from error
-    except (pandas.errors.ParserError, csv.Error) as error:
-        raise DataError(
-            f"{path} is not a table with equal numbers of cells in all lines: {str(error).strip()}"
-        ) from error
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        encoding = isinstance(error, UnicodeDecodeError)
-        advice = (
-            "; if it has another encoding than UTF-8, read it by pandas.read_csv, and give the frame"
-            if encoding
-            else ""
-        )
-        raise DataError(f"{path} is not a text file: {error}{advice}") from error
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
-    frame.columns = frame.columns.map(str)
-    if not len(frame):
-        raise DataError(f"{path} is empty: it has a header and no rows")
-    return frame
-
-
-def check_first_column(frame: Any, dropped: Collection[str], path: object) -> None:
-    """Raise DataError if the first column of a CSV file is the index of a frame, unless it is among the dropped ones."""
-    first = str(frame.columns[0])
-    if first != _UNNAMED or first in dropped or len(frame.columns) < 2:
-        return
-    numbers = frame.iloc[:, 0].to_numpy()
-    if numbers.dtype.kind == "i" and numbers[0] in (0, 1) and (np.diff(numbers) == 1).all():
-        raise DataError(
-            f"the first column of {path} has no name and numbers the rows, as pandas writes an index: leave it out by "
-            f"drop=[{first!r}], or write the file with index=False"
-        )
-
-
-def _opened(path: Path) -> IO[bytes]:
-    return io.BufferedReader(GzipStream(path), 1 << 16) if path.suffix == ".gz" else path.open("rb")
-
-
-def _first_lines(path: Path) -> list[str]:
-    with _opened(path) as content:
-        file = io.TextIOWrapper(
-            content, encoding="utf-8-sig"
-        )  # -sig: some spreadsheet programs write a byte order mark
-        return list(itertools.islice(filter(str.strip, file), _SAMPLE_LINES))
-
-
-def separator_of(lines: list[str]) -> str:
-    """Return the separator that splits all lines into equal numbers of cells; a comma if there is none."""
-    for separator in _SEPARATORS:
-        widths = {len(row) for row in csv.reader(lines, delimiter=separator, skipinitialspace=True)}
-        if len(widths) == 1 and widths.pop() > 1:
-            return separator
-    return ","
-
-
-def is_number(cell: str) -> bool:
-    """Return whether a cell is a number, with a decimal point or comma."""
-    try:
-        float(cell.replace(",", "."))
-    except ValueError:
-        return False
-    return True
-
-
 def with_columns(frame: Any, drop: Sequence[str], one_hot: Sequence[str]) -> Any:
     """Return a frame without the columns ``drop``, and with the columns ``one_hot`` as categories.
 
@@ -178,6 +77,7 @@ def split_target(frame: Any, target: Target = None) -> tuple[Any, Any]:
 
     ``target`` is the name or index of a column, or a list of them; default the last column.
     """
+    check_names(frame)
     if frame.shape[1] < 2:
         raise DataError(
             f"the table has {counted(frame.shape[1], 'column')}: at least one feature and a target are needed"
@@ -189,6 +89,13 @@ def split_target(frame: Any, target: Target = None) -> tuple[Any, Any]:
         raise DataError("every column of the table is a target: no feature is left")
     several = not (target is None or isinstance(target, str | int))
     return frame.iloc[:, rest], frame.iloc[:, places] if several else frame.iloc[:, places[0]]
+
+
+def check_names(frame: Any) -> None:
+    """Raise DataError if two columns have the same name."""
+    twice = frame.columns[frame.columns.duplicated()]
+    if len(twice):
+        raise DataError(f"the table has several columns {str(twice[0])!r}: rename or drop all but one")
 
 
 def _place(frame: Any, column: str | int) -> int:
@@ -207,9 +114,7 @@ def features(frame: Any, like: Sequence[str] | None = None) -> tuple[NDArray[np.
     A text column becomes one-hot columns named ``column=text``. ``like`` are the names of the train part: the test part gets
     the same columns, and a text that the train part does not have is 0 in all of them.
     """
-    twice = frame.columns[frame.columns.duplicated()]
-    if len(twice):
-        raise DataError(f"the table has several columns {str(twice[0])!r}: rename or drop all but one")
+    check_names(frame)
     blocks, names = [], []
     for name in frame.columns:
         block, own = _encoded(str(name), frame[name], like)
@@ -240,8 +145,20 @@ def categories(name: str, series: Any) -> list[Any] | None:
 
 
 def check_categories(name: str, known: Collection[Any], series: Any) -> None:
-    """Raise DataError if a text column has more categories than `MAX_CATEGORIES`, and is not categorical."""
-    if len(known) > MAX_CATEGORIES and not isinstance(series.dtype, _categorical()):
+    """Check the texts of a column that is not categorical.
+
+    Raises
+    ------
+    DataError : there are more than `MAX_CATEGORIES`, or they are numbers in another notation.
+    """
+    if isinstance(series.dtype, _categorical()):
+        return
+    if (odd := odd_among_numbers(known)) is not None:
+        raise DataError(
+            f"the column {name!r} holds numbers, but also {odd!r}: convert it to numbers and fill in or drop missing ones, "
+            "leave it out (drop), or encode it as one column for each text (one_hot; in a frame, make it categorical)"
+        )
+    if len(known) > MAX_CATEGORIES:
         raise DataError(
             f"the column {name!r} holds {len(known)} different texts, more than {MAX_CATEGORIES}: leave it out (drop), "
             "encode it as one column for each text (one_hot; in a frame, make it categorical), or convert it to numbers"

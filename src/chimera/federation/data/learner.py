@@ -11,6 +11,7 @@ from typing import Any
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.message import Encoded
 from chimera.core.registry import registered_names_only
+from chimera.data.indicators import check_default_loss
 from chimera.federation.data.disclosure import Disclosure
 from chimera.federation.data.own_data import OwnData
 from chimera.models.conversion import build_model
@@ -91,10 +92,10 @@ class OwnDataLearner(Learner):
             )
         request = schema.request
         data.check(request, schema.classes)
-        model = _model(request, schema, disclosure, options.get("seed", 0))
+        train, self._test = data.parts(schema, request)
+        model = _model(request, schema, disclosure, options.get("seed", 0), partial(check_default_loss, train))
         schema.check(model, f"node {data.node!r}")
         check_metrics(model, request.averaged)
-        train, self._test = data.parts(schema, request)
         self._disclosure, self._node, self._nominal = disclosure, data.node, request.rows_per_node
         self._averaged = request.averaged
         super().__init__(rank, model, train, bound_order(order, train, rank), **options)
@@ -137,8 +138,16 @@ class OwnDataLearner(Learner):
         return done
 
 
-def _model(request: NodeRequest, schema: DriverSchema, disclosure: Disclosure, seed: Any) -> Model:
+def _model(
+    request: NodeRequest,
+    schema: DriverSchema,
+    disclosure: Disclosure,
+    seed: Any,
+    check_default_loss: Callable[[], None],
+) -> Model:
     """Make the model of a request: by its registered name, or from a folder of this node.
+
+    ``check_default_loss`` is as in `chimera.models.conversion.as_model`.
 
     Raises
     ------
@@ -149,6 +158,7 @@ def _model(request: NodeRequest, schema: DriverSchema, disclosure: Disclosure, s
     name, options = named(request.model)
     about: dict[str, Any] = {
         "input_shape": request.input_shape, "outputs": request.outputs, "task": request.task, "seed": int(seed),
+        "check_default_loss": check_default_loss,
     }  # fmt: skip
     if name == FOLDER:
         if (path := disclosure.models.get(options[FOLDER])) is None:

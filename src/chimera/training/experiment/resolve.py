@@ -13,7 +13,7 @@ from chimera.core.counted import counted
 from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import RowData, TrainingData
-from chimera.data.indicators import check_default_loss, check_probabilities
+from chimera.data.indicators import check_default_loss, check_probabilities, check_values
 from chimera.data.lazy import lazy_dataset
 from chimera.data.nested_arrays import is_nested
 from chimera.data.nodes import NodesData
@@ -73,10 +73,20 @@ def _is_named(data: Any) -> bool:
     return isinstance(data, str) or (isinstance(data, Mapping) and "name" in data)
 
 
-def arrays_by_name(data: Any) -> Any:
-    """Return a mapping of arrays, such as ``{"x": inputs, "labels": labels}``, as a data set; other data are unchanged."""
-    arrays = isinstance(data, dict) and not isinstance(data.get("name"), str) and is_nested(data)
-    return lazy_dataset(data, {}) if arrays else data
+def mapping_as_data(data: Any) -> Any:
+    """Return a mapping of arrays or of parts as a data set, or as a pair (train, test); other data are unchanged.
+
+    A mapping of arrays is such as ``{"x": inputs, "labels": labels}``. A mapping of parts, such as a ``DatasetDict`` of Hugging
+    Face, has the key ``train``, and ``test`` or ``validation`` if it has a test part.
+    """
+    if not isinstance(data, dict) or isinstance(data.get("name"), str):
+        return data
+    if is_nested(data):
+        return lazy_dataset(data, {})
+    if "train" not in data:
+        return data
+    test = next((name for name in ("test", "validation") if name in data), None)
+    return data["train"] if test is None else (data["train"], data[test])
 
 
 def split_of(data: Any, seed: int, standardize: Standardize = "auto") -> Split:
@@ -233,7 +243,10 @@ def model_of(model: Any, train: TrainingData, seed: int) -> Model:
         about["counts"] = train.counts
     about |= {"seed": seed, "check_default_loss": partial(check_default_loss, train)}
     made = build_model(*named(model), **about) if isinstance(model, str | Mapping) else as_model(model, **about)
-    loss = getattr(getattr(made, "loss", None), "name", None)
-    if loss in INDICATOR_LOSSES:
-        check_probabilities(train, loss)
+    loss = getattr(made, "loss", None)
+    name = getattr(loss, "name", None)
+    if name in INDICATOR_LOSSES:
+        check_probabilities(train, name)
+    if getattr(loss, "task", None) == "regression" and getattr(loss, "task_is_known", False):
+        check_values(train, str(name))
     return made

@@ -1,0 +1,114 @@
+"""CSV files as pandas frames: separator, header, decimal comma; errors of one line."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import itertools
+import re
+import zlib
+from collections.abc import Collection
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from chimera.core.errors import DataError
+from chimera.data.readers.decompression import GzipStream
+
+_UNNAMED = "Unnamed: 0"  # the name that pandas gives to a first column without one
+_SEPARATORS = "\t;|, "  # in this order: a comma may also be a decimal sign, and a text may contain spaces
+_SAMPLE_LINES = 20
+_DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
+
+
+def read_csv(path: Path, *, header: bool | None = None) -> Any:
+    """Read a CSV file, gzipped or not, into a pandas frame.
+
+    The separator is the one that splits the first lines into equal numbers of cells. If ``header`` is None, the first line
+    is a header if no cell in it is a number.
+
+    Raises
+    ------
+    DataError : the file is empty, ragged or not text, or decompresses to too many bytes.
+    """
+    import pandas
+
+    try:
+        lines = _first_lines(path)
+        separator = separator_of(lines)
+        cells = list(csv.reader(lines, delimiter=separator, skipinitialspace=True))
+        if header is None:
+            header = bool(cells) and not any(map(is_number, cells[0]))
+        named = list(filter(None, map(str.strip, cells[0]))) if header and cells else []
+        if twice := [name for name in named if named.count(name) > 1]:
+            raise DataError(f"{path} has several columns {twice[0]!r}: rename or remove all but one")
+        comma = separator == ";" and any(_DECIMAL_COMMA.fullmatch(cell) for row in cells for cell in row)
+        with _opened(path) as file:
+            frame = pandas.read_csv(
+                file, sep=separator, header=0 if header else None, skipinitialspace=True, decimal="," if comma else "."
+            )
+    except pandas.errors.EmptyDataError as error:
+        raise DataError(f"{path} is empty") from error
+    except (pandas.errors.ParserError, csv.Error) as error:
+        raise DataError(
+            f"{path} is not a table with equal numbers of cells in all lines: {str(error).strip()}"
+        ) from error
+    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+        encoding = isinstance(error, UnicodeDecodeError)
+        advice = (
+            "; if it has another encoding than UTF-8, read it by pandas.read_csv, and give the frame"
+            if encoding
+            else ""
+        )
+        raise DataError(f"{path} is not a text file: {error}{advice}") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    frame.columns = frame.columns.map(str)
+    if not len(frame):
+        raise DataError(f"{path} is empty: it has a header and no rows")
+    return frame
+
+
+def check_first_column(frame: Any, dropped: Collection[str], path: object) -> None:
+    """Raise DataError if the first column of a CSV file is the index of a frame, unless it is among the dropped ones."""
+    first = str(frame.columns[0])
+    if first != _UNNAMED or first in dropped or len(frame.columns) < 2:
+        return
+    numbers = frame.iloc[:, 0].to_numpy()
+    if numbers.dtype.kind == "i" and numbers[0] in (0, 1) and (np.diff(numbers) == 1).all():
+        raise DataError(
+            f"the first column of {path} has no name and numbers the rows, as pandas writes an index: leave it out by "
+            f"drop=[{first!r}], or write the file with index=False"
+        )
+
+
+def _opened(path: Path) -> IO[bytes]:
+    return io.BufferedReader(GzipStream(path), 1 << 16) if path.suffix == ".gz" else path.open("rb")
+
+
+def _first_lines(path: Path) -> list[str]:
+    with _opened(path) as content:
+        file = io.TextIOWrapper(
+            content, encoding="utf-8-sig"
+        )  # -sig: some spreadsheet programs write a byte order mark
+        return list(itertools.islice(filter(str.strip, file), _SAMPLE_LINES))
+
+
+def separator_of(lines: list[str]) -> str:
+    """Return the separator that splits all lines into equal numbers of cells; a comma if there is none."""
+    for separator in _SEPARATORS:
+        widths = {len(row) for row in csv.reader(lines, delimiter=separator, skipinitialspace=True)}
+        if len(widths) == 1 and widths.pop() > 1:
+            return separator
+    return ","
+
+
+def is_number(cell: str) -> bool:
+    """Return whether a cell is a number, with a decimal point or comma."""
+    try:
+        float(cell.replace(",", "."))
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,25 @@
+"""Columns of texts in which numbers have another notation, or stand beside a mark for a missing value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+_MISSING = {"", "?", "-", "--", ".", "*", "na", "n/a", "#n/a", "nan", "null", "missing"}
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_OTHER_NOTATION = re.compile(r"[$€£]?\s?[+-]?(\d{1,3}(,\d{3})+(\.\d+)?|\d+,\d+|\d+(\.\d+)?)\s?[%$€£]?")
+_MANY = 20  # numbers; fewer may be categories, such as "0", "1", "2", "3+"
+
+
+def odd_among_numbers(texts: Collection[str]) -> str | None:
+    """Return the first text because of which a column of numbers was read as texts; None if the texts are categories.
+
+    The texts that are no numbers are marks for a missing value, or numbers with a separator of thousands, a decimal comma, a
+    currency or a percent sign. Among many numbers they are any texts, fewer than the numbers.
+    """
+    others = [text for text in texts if not _NUMBER.fullmatch(text.strip())]
+    marks = sum(text.strip().lower() in _MISSING for text in others)
+    notations = sum(_OTHER_NOTATION.fullmatch(text.strip()) is not None for text in others)
+    numbers = len(texts) - len(others)
+    are_numbers = marks + notations == len(others) and numbers + notations > 0
+    return others[0] if others and (are_numbers or numbers > max(_MANY, len(others))) else None

@@ -1,0 +1,183 @@
+"""Checks of losses on the first batch: sums over its rows, `nll` of other outputs; and losses that must not cause errors."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+import chimera
+from chimera.core.errors import ConfigurationError
+from chimera.models.torch_model import TorchModel
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((12, 4)).astype(np.float32)
+Y = RNG.integers(0, 3, 12)
+LAST = np.where(np.arange(12) < 9, -100, Y)  # of the targets only the last three count
+WEIGHTS = torch.tensor([0.2, 1.0, 5.0])
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def summed(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(outputs, targets, reduction="sum")
+
+
+def summed_rows(outputs: Tensor, targets: Tensor) -> Tensor:
+    return ((outputs - F.one_hot(targets, 3)) ** 2).mean(1).sum()
+
+
+class SummedModule(nn.Module):
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return -outputs.log_softmax(1)[torch.arange(len(targets)), targets].sum()
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.decode = nn.Linear(4, 2), nn.Linear(2, 4)
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        mean = self.encode(inputs)
+        return self.decode(mean), mean
+
+
+def variational(outputs: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
+    return F.mse_loss(outputs[0], targets, reduction="sum") + (outputs[1] ** 2).sum() / 2
+
+
+@pytest.mark.parametrize("loss", [summed, summed_rows, SummedModule(), partial(summed)])
+@pytest.mark.parametrize("rows", [2, 3, 12])
+def test_a_loss_that_adds_over_the_batch_is_refused_at_the_first_batch(loss: Any, rows: int) -> None:
+    with pytest.raises(ConfigurationError, match=r"adds over the rows of a batch: .*return the mean") as caught:
+        TorchModel(network(), loss=loss).gradient((X[:rows], Y[:rows]))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_sum_of_several_outputs_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="'variational' adds over the rows"):
+        TorchModel(Pair(), loss=variational).gradient((X, X))
+    with pytest.raises(ConfigurationError, match="'variational' adds over the rows"):
+        TorchModel(Pair(), loss=variational).gradient((torch.from_numpy(X), torch.from_numpy(X)))
+
+
+def test_a_batch_of_one_row_does_not_decide() -> None:
+    model = TorchModel(network(), loss=summed)
+    model.gradient((X[:1], Y[:1]))
+    with pytest.raises(ConfigurationError, match="adds over the rows"):
+        model.gradient((X, Y))
+
+
+def ignoring(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(outputs, targets, ignore_index=-100)
+
+
+def masked(outputs: Tensor, targets: Tensor) -> Tensor:
+    counts = targets >= 0
+    rows = F.cross_entropy(outputs, targets.clamp(min=0), reduction="none")
+    return (rows * counts).sum() / counts.sum().clamp(min=1)
+
+
+def weighted(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(outputs, targets, weight=WEIGHTS, ignore_index=-100)
+
+
+def contrastive(outputs: Tensor, targets: Tensor) -> Tensor:
+    same = torch.zeros(len(targets), len(targets)) * outputs.sum()  # as from equal embeddings: log(n)
+    return F.cross_entropy(same, torch.arange(len(targets)))
+
+
+def standardized(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.mse_loss((outputs - outputs.mean(0)) / outputs.std(0), F.one_hot(targets.clamp(min=0), 3).float())
+
+
+def dice(outputs: Tensor, targets: Tensor) -> Tensor:
+    found, wanted = outputs.softmax(1), F.one_hot(targets.clamp(min=0), 3)
+    return 1 - 2 * (found * wanted).sum() / (found + wanted).sum()
+
+
+def penalized(outputs: Tensor, targets: Tensor) -> Tensor:
+    return ignoring(outputs, targets) + 0.1 * outputs.abs().max()
+
+
+def root(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.mse_loss(outputs, F.one_hot(targets.clamp(min=0), 3).float()).sqrt()
+
+
+def nothing(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs * 0).mean()
+
+
+def whole_batch(outputs: Tensor, targets: Tensor) -> Tensor:
+    assert len(outputs) == len(targets) == 12
+    return ignoring(outputs, targets)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [ignoring, masked, weighted, contrastive, standardized, dice, penalized, root, nothing, whole_batch],
+)
+@pytest.mark.parametrize("targets", [Y, LAST, LAST[::-1].copy()], ids=["all", "last", "first"])
+def test_other_losses_train(loss: Callable[..., Tensor], targets: Any) -> None:
+    TorchModel(network(), loss=loss).gradient((X, targets))
+
+
+@pytest.mark.parametrize("rows", range(2, 9))
+def test_contrastive_losses_of_any_batch_size_train(rows: int) -> None:
+    TorchModel(network(), loss=contrastive).gradient((X[:rows], Y[:rows]))
+
+
+class Counting(nn.Module):
+    calls = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        Counting.calls += 1
+        self.mean += 1
+        return ignoring(outputs + torch.rand_like(outputs) + random.random() + np.random.random(), targets)
+
+
+def test_the_check_happens_once_and_changes_neither_the_loss_nor_random_numbers() -> None:
+    loss = Counting()
+    model = TorchModel(network(), loss=loss)
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)
+    model.gradient((X, Y))
+    found = torch.rand(()).item(), random.random(), np.random.random()
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)
+    torch.rand(12, 3), random.random(), np.random.random()
+    assert found == (torch.rand(()).item(), random.random(), np.random.random())
+    assert loss.mean == 1
+    Counting.calls = 0
+    model.gradient((X, Y))
+    assert Counting.calls == 1
+
+
+def test_a_run_ends_with_the_error(tmp_path: Path) -> None:
+    model = TorchModel(network(), loss=summed)
+    with pytest.raises(ConfigurationError, match="the loss 'summed' adds over the rows"):
+        chimera.train(model, (X, Y), engine="simulated", workers=2, epochs=1, progress=False, out=str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("loss", ["nll", nn.NLLLoss()])
+def test_nll_needs_logarithms_of_probabilities(loss: Any) -> None:
+    with pytest.raises(ConfigurationError, match="'nll' needs logarithms of probabilities, as after a log_softmax"):
+        TorchModel(network(), loss=loss).gradient((X, Y))
+    TorchModel(nn.Sequential(network(), nn.LogSoftmax(1)), loss=loss).gradient((X, Y))
