@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +15,7 @@ from chimera.core.errors import ChimeraError, ConfigurationError, did_you_mean
 from chimera.core.named_places import located
 from chimera.core.registry import check_code_allowed
 from chimera.models.huggingface.tasks import LibraryTask
+from chimera.models.huggingface.weights import check_weights, without_report
 from chimera.models.instantiation import extend_limit, first_line
 
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
@@ -77,35 +78,15 @@ class Source:
             _check_sizes(module)
             return module.to(kind)
         extend_limit(_WEIGHTS_PER_BYTE * _bytes_in(self._folder))
-        with self._errors_of(f"the weights of the model {self.path!r} cannot be read", config):
+        with self._errors_of(f"the weights of the model {self.path!r} cannot be read", config), without_report():
             module, found = auto.from_pretrained(
                 self._folder, config=config, dtype=kind, trust_remote_code=self.trust_remote_code, output_loading_info=True,
                 ignore_mismatched_sizes=True, **self._weights,
             )  # fmt: skip
         _check_sizes(module)
-        self._check_found(found, task, f"{module.base_model_prefix}.")
+        check_weights(str(self.path), module, found, classes=task.classes)
         module.name_or_path = module.config._name_or_path = self.path  # not the path of the cache: peft stores it
         return module
-
-    def _check_found(self, found: Mapping[str, Any], task: LibraryTask, base: str) -> None:
-        """Refuse weights of other shapes, or for another task.
-
-        Heads of classes may be new. Their names do not begin with ``base``.
-        """
-        other = [
-            (name, *shapes) for name, *shapes in found["mismatched_keys"] if not task.classes or name.startswith(base)
-        ]
-        if other:
-            name, *shapes = min(other)
-            stored, made = (tuple(shape) for shape in shapes)
-            raise ConfigurationError(
-                f"the model {self.path!r} holds {name!r} of shape {stored}, but its configuration needs {made}: remove "
-                "the options in the table 'config' that change it, or set from = \"config\" for new weights"
-            )
-        if found["missing_keys"] and not task.classes:
-            raise ConfigurationError(
-                f"the model {self.path!r} has no weights for {min(found['missing_keys'])!r}: it was trained for another task"
-            )
 
     @contextmanager
     def _errors_of(self, what: str, config: Any = None) -> Iterator[None]:
@@ -194,9 +175,16 @@ class Source:
         with self._errors_of(f"the configuration of the model {self.path!r} cannot be read"):
             config = AutoConfig.from_pretrained(place, trust_remote_code=self.trust_remote_code, **how)
         _check_known(config, options)
+        layers = getattr(config, "num_hidden_layers", None)
         with self._errors_of("the options in the table 'config' cannot be used"):
             for name, value in options.items():
                 setattr(config, name, value)
+        kept = getattr(config, "num_hidden_layers", None)
+        if self.gguf_file and layers is not None and kept < layers:  # transformers does not report the unused weights
+            raise ConfigurationError(
+                f"the file {self.gguf_file!r} has {layers} layers, but its configuration has {kept}: remove the options in the "
+                "table 'config' that change it"
+            )
         return config
 
 
