@@ -89,7 +89,7 @@ def test_a_file_of_a_configuration_that_leaves_out_layers_is_refused(bases: dict
 def test_a_gguf_file_with_more_layers_than_the_configuration_is_refused(tmp_path: Path) -> None:
     file = written_gguf(tmp_path, layers=2)
     assert made(path=str(tmp_path), gguf_file=file).module.config.num_hidden_layers == 2
-    with pytest.raises(ConfigurationError, match="2 layers, but its configuration has 1: remove the options"):
+    with pytest.raises(ConfigurationError, match="num_hidden_layers = 2, and a table 'config' cannot change it to 1"):
         made(path=str(tmp_path), gguf_file=file, config={"num_hidden_layers": 1})
 
 
@@ -174,3 +174,50 @@ def test_a_run_says_which_weights_are_new_and_the_loaded_run_has_none(bases: dic
         )
     loaded = chimera.load(run.run_dir)
     assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in run.model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"config": {"model_type": "bert"}}, "model_type = 'gpt2', and a table 'config' cannot change it to 'bert'"),
+        ({"from": "config", "config": {"model_type": "bert"}}, "model_type = 'gpt2'"),
+        ({"config": {"n_head": 4}}, "num_attention_heads = 2, and a table 'config' cannot change it to 4"),
+        ({"config": {"to_dict": 1}}, "GPT2Config has no option 'to_dict'"),
+        (
+            {"config": {"tie_word_embeddings": False}},
+            "'lm_head.weight': .* or an option in the table 'config' adds them",
+        ),
+        ({"tokenizer": "/no/such"}, "there is no folder '/no/such' with a tokenizer"),
+    ],
+)
+def test_options_that_the_weights_do_not_have_are_one_line(
+    bases: dict[str, str], options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        made(path=bases["gpt2"], **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_a_tokenizer_is_one_line(bases: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match="has no tokenizer: write it with save_pretrained"):
+        made(path=bases["gpt2"], tokenizer=bases["bert"])
+
+
+def test_other_heads_of_attention_are_possible_for_new_weights(bases: dict[str, str]) -> None:
+    assert made(**{"path": bases["gpt2"], "from": "config", "config": {"n_head": 4}}).module.config.n_head == 4
+
+
+def test_next_tokens_of_a_model_that_reads_them_are_refused(bases: dict[str, str]) -> None:
+    with pytest.raises(
+        ConfigurationError, match="BertLMHeadModel reads the tokens that the task causal-lm predicts: set config"
+    ):
+        made(**{"from": "config", "config": BERT})
+    model = made(path=bases["bert"], config={"is_decoder": True})
+    changed = PAIR[0].copy()
+    changed[:, 8:] += 1
+    with torch.no_grad():
+        first, second = (
+            model.module.eval()(input_ids=torch.from_numpy(rows % 256)).logits for rows in (PAIR[0], changed)
+        )
+    assert torch.equal(first[:, :8], second[:, :8])
+    assert not torch.equal(first, second)

@@ -47,7 +47,8 @@ def check_weights(path: str, module: Any, found: Mapping[str, Any], *, classes: 
             )
     if found["missing_keys"] and not classes:
         raise ConfigurationError(
-            f"the model {path!r} has no weights for {min(found['missing_keys'])!r}: it was trained for another task"
+            f"the model {path!r} has no weights for {min(found['missing_keys'])!r}: it was trained for another task, or an "
+            "option in the table 'config' adds them"
         )
     new = {*found["missing_keys"], *(name for name, *_ in found["mismatched_keys"])}
     unused = found["unexpected_keys"]
