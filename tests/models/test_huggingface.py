@@ -159,7 +159,7 @@ def test_mistakes_are_one_line(options: dict[str, Any], words: str) -> None:
         ),
         ({}, {"task": "sequence-classification", "config": {"vocab_size": 9}}, "'transformer.wte.weight' of shape"),
         ({}, {"gguf_file": "a.gguf"}, "has no file 'a.gguf'; its GGUF files: none"),
-        ({}, {"peft": {"peft_type": "PROMPT_TUNING", "num_virtual_tokens": 0}}, "has no parameters"),
+        ({}, {"peft": {"peft_type": "PROMPT_TUNING", "num_virtual_tokens": 0}}, "trains no parameters"),
     ],
 )
 def test_a_folder_that_does_not_fit_is_one_line(
@@ -277,6 +277,10 @@ class TestAdapters:
             ({"lora": {"targets": ["q_proj"]}}, "does not fit GPT2LMHeadModel.*set targets .* its layers: c_attn"),
             ({"peft": {}}, "peft_type is ''; known: ADALORA"),
             ({"peft": {"peft_type": "IA3", "rr": 3}}, "IA3 has no option 'rr'"),
+            (
+                {"peft": {"peft_type": "IA3", "inference_mode": True}},
+                "trains no parameters: .* leave out inference_mode",
+            ),
         ],
     )
     def test_mistakes_are_one_line(self, base: str, options: dict[str, Any], words: str) -> None:
@@ -320,6 +324,23 @@ class TestAdapters:
         assert model.evaluate(batch)["loss"] < before
         del model.__dict__["frozen_digest"]
         assert model.frozen_digest == digest
+
+    @pytest.mark.parametrize("task", ["sequence-classification", "token-classification", "image-classification"])
+    def test_all_linear_layers_but_the_head_get_adapters(self, task: str) -> None:
+        config = VIT if task.startswith("image") else BERT
+        model = made(task, **{"from": "config", "config": config, "lora": {"r": 2, "targets": "all-linear"}})
+        assert any("lora_" in name for name in model.layout.names)
+        assert {name for name in model.layout.names if "lora_" not in name} == {
+            f"base_model.model.classifier.modules_to_save.default.{part}" for part in ("weight", "bias")
+        }
+        assert not [name for name in model.layout.names if "classifier" in name and "lora_" in name]
+
+    def test_the_error_of_an_adapter_names_the_layers_of_the_model_itself(self) -> None:
+        new = {"from": "config", "config": BERT}
+        peft = {"peft_type": "LORA", "target_modules": "all-linear"}  # which includes the head, that is saved whole
+        with pytest.raises(ConfigurationError, match="does not fit") as caught:
+            made("token-classification", **new, peft=peft)
+        assert "base_layer" not in str(caught.value)
 
     @pytest.mark.long
     def test_checkpointed_activations_give_the_same_gradient(self, base: str) -> None:
