@@ -54,7 +54,7 @@ def test_a_causal_model_without_labels_predicts_its_tokens_and_no_padding() -> N
 @pytest.mark.parametrize(
     ("task", "batch", "metric"),
     [
-        ("masked-lm", (PAIR[0], np.where(PAIR[0] % 3, -100, PAIR[0])), "perplexity"),
+        ("masked-lm", (np.where(PAIR[0] % 3, PAIR[0], 0), np.where(PAIR[0] % 3, -100, PAIR[0])), "perplexity"),
         ("sequence-classification", {"input_ids": PAIR[0], "label": np.arange(12) % 3}, "accuracy"),
         ("token-classification", (PAIR[0], PAIR[0] % 3), "accuracy"),
     ],
@@ -74,6 +74,40 @@ def test_each_task_learns_its_targets(task: str, batch: Any, metric: str) -> Non
     if metric == "accuracy":
         targets = batch["label"] if isinstance(batch, dict) else batch[1]
         assert (predicted == targets).mean() == after["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("task", "batch", "words"),
+    [
+        ("masked-lm", PAIR, "the targets of a batch are the next tokens of its inputs, which BertForMaskedLM reads"),
+        ("seq2seq", PAIR, "the targets of a batch are the next tokens .*: set task = 'causal-lm'"),
+        (
+            "masked-lm",
+            (PAIR[0], np.where(PAIR[0] % 3, -100, PAIR[0])),
+            "those of its inputs at the same places, .* by the mask token",
+        ),
+        ("masked-lm", {"input_ids": PAIR[0]}, "a batch has no targets: the task needs the tokens behind the masks"),
+    ],
+)
+def test_targets_that_a_model_reads_are_a_data_error(task: str, batch: Any, words: str) -> None:
+    model = made(task, **{"from": "config", "config": T5 if task == "seq2seq" else BERT})
+    with pytest.raises(DataError, match=words) as caught:
+        model.gradient(batch)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("task", "batch"),
+    [
+        (
+            "masked-lm",
+            (PAIR[0][:1, :8], np.where(np.arange(8) == 3, PAIR[0][:1, :8], -100)),
+        ),  # one token, kept by chance
+        ("seq2seq", {"input_ids": PAIR[0], "labels": PAIR[0]}),  # a copy
+    ],
+)
+def test_targets_that_may_be_meant_are_accepted(task: str, batch: Any) -> None:
+    assert np.isfinite(made(task, **{"from": "config", "config": T5 if task == "seq2seq" else BERT}).gradient(batch)[1])
 
 
 VIT: dict[str, Any] = {
@@ -261,6 +295,13 @@ class TestAdapters:
         ]
         assert sizes[1] == 2 * sizes[0]
         assert half.gradient(PAIR)[1] == pytest.approx(whole.gradient(PAIR)[1], rel=0.02)
+
+    def test_another_factor_of_the_adapters_is_another_frozen_part(self, base: str) -> None:
+        digests = [
+            made(path=base, lora={"r": 4, "targets": ["c_attn"], **more}).frozen_digest
+            for more in ({}, {"alpha": 8.0}, {"dropout": 0.1}, {"alpha": 16.0})
+        ]
+        assert digests[0] == digests[2] == digests[3] != digests[1]
 
     def test_an_adapter_starts_as_the_base(self, base: str) -> None:
         assert made(path=base, lora={}).evaluate(PAIR) == made(path=base).evaluate(PAIR)

@@ -149,10 +149,13 @@ def test_tensors_of_a_checkpoint_that_no_layer_uses_are_named(bases: dict[str, s
 
 
 def test_the_same_task_says_nothing_and_the_library_writes_no_table(bases: dict[str, str]) -> None:
-    records: list[logging.LogRecord] = []
-    handler = logging.Handler()
-    handler.emit = records.append  # type: ignore[method-assign]
-    library = logging.getLogger("transformers")
+    messages: list[str] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(record.getMessage())
+
+    handler, library = Kept(), logging.getLogger("transformers")
     library.addHandler(handler)
     try:
         with warnings.catch_warnings():
@@ -162,7 +165,7 @@ def test_the_same_task_says_nothing_and_the_library_writes_no_table(bases: dict[
             made("token-classification", path=bases["bert"])
     finally:
         library.removeHandler(handler)
-    assert not [record.getMessage() for record in records if "LOAD REPORT" in record.getMessage()]
+    assert not [message for message in messages if "LOAD REPORT" in message]
 
 
 def test_a_run_says_which_weights_are_new_and_the_loaded_run_has_none(bases: dict[str, str], tmp_path: Path) -> None:
