@@ -129,7 +129,7 @@ IMAGES = np.random.default_rng(0).random((6, 3, 8, 8)), np.arange(6) % 3
         (
             "seq2seq",
             T5,
-            {"input_ids": PAIR[0], "labels": PAIR[1]},
+            {"input_ids": PAIR[0], "labels": PAIR[1][:, ::-1].copy()},
         ),
     ],
 )  # fmt: skip
