@@ -268,6 +268,7 @@ def measure_flower(python: str, subject: Subject, sizes: Sizes) -> Measured:
         script = Path(__file__).parent / "flower" / "language_model.py"
         numbers = WORKERS, sizes.client_steps, 2 + sizes.client_rounds, sizes.batch
         quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+        quiet["RAY_worker_niceness"] = "0"  # the default, 15, yields to any other process; Chimera's workers have 0
         quiet["PYTHONPATH"] = str(script.parent)  # of Flower's processes; it replaces any given value
         process = subprocess.run(
             [python, script, folder, *map(str, numbers), str(OPTIMIZER["lr"])],

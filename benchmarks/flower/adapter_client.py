@@ -31,6 +31,12 @@ def network(folder: str) -> Any:
     return PeftModel.from_pretrained(base, Path(folder) / "adapter", is_trainable=True)
 
 
+@cache
+def blocks_of(folder: str) -> Any:
+    """Return the blocks for training of all clients, which a process maps once."""
+    return np.load(Path(folder) / "train.npy", mmap_mode="r")
+
+
 def loss_of(model: Any, blocks: Any) -> torch.Tensor:
     """Return the mean loss of blocks of shape (n, tokens + 1)."""
     tokens = torch.from_numpy(blocks.astype(np.int64))
@@ -47,7 +53,7 @@ def train(message: Message, context: Context) -> Message:
     set_peft_model_state_dict(model, message.content["arrays"].to_torch_state_dict())
     trained = [each for each in model.parameters() if each.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=float(options["rate"]))
-    own = np.array_split(np.load(Path(folder) / "train.npy"), int(options["clients"]))[place]
+    own = np.array_split(blocks_of(folder), int(options["clients"]))[place]
     rng, loss = np.random.default_rng([place, int(options["server-round"])]), 0.0
     for _ in range(steps):
         current = loss_of(model, own[rng.choice(len(own), batch, replace=False)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,12 @@ def test_a_key_of_the_lines_groups_them(read: Any) -> None:
         ({"text": "a"}, {}, "line 2: it has the keys 'text': give 'messages'"),
         ({"messages": []}, {}, "line 2: messages must be a list of at least one message"),
         ({"messages": [{"role": "user", "content": 3}]}, {}, "line 2: a message must be"),
-        ({"messages": [say("user", "a")]}, {}, "line 2: no token of an answer is among the first 1024 tokens"),
+        ({"messages": [say("user", "a")]}, {}, "line 2: no message has the role 'assistant', so there is no answer"),
+        (
+            {"messages": [say("user", "a"), say("Assistant", "b")]},
+            {},
+            "line 2: no message has the role 'assistant', .* the roles: user, Assistant",
+        ),
         (
             {"prompt": "a b c d", "completion": "e"},
             {"max_tokens": 4},
@@ -145,6 +151,25 @@ def test_a_mistake_is_named_with_its_line(read: Any, line: Any, options: Any, me
     data = read({"prompt": "a", "completion": "b"}, line, **options)
     with pytest.raises(DataError, match=message):
         data.take(np.array([1]))
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{% for m in messages %}{{ m.role }", "line 1: the chat template of .* cannot be applied: unexpected '}'"),
+        ("{{ raise_exception('no system') }}", "line 1: the chat template of .* cannot be applied: no system"),
+        ("{{ messages[0].name.first }}", "line 1: the chat template of .* cannot be applied: "),
+    ],
+)
+def test_a_template_that_fails_is_named_with_the_line(
+    read: Any, folders: dict[bool, str], tmp_path: Path, template: str, message: str
+) -> None:
+    folder = Path(shutil.copytree(folders[True], tmp_path / "tokenizer"))
+    (folder / "chat_template.jinja").write_text(template)
+    data = read({"messages": [say("user", "a"), say("assistant", "b")]}, tokenizer=str(folder))
+    with pytest.raises(DataError, match=message) as caught:
+        data.take(np.array([0]))
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_a_causal_model_without_labels_predicts_its_tokens_and_no_padding() -> N
 @pytest.mark.parametrize(
     ("task", "batch", "metric"),
     [
-        ("masked-lm", (PAIR[0], np.where(PAIR[0] % 3, -100, PAIR[0])), "perplexity"),
+        ("masked-lm", (np.where(PAIR[0] % 3, PAIR[0], 0), np.where(PAIR[0] % 3, -100, PAIR[0])), "perplexity"),
         ("sequence-classification", {"input_ids": PAIR[0], "label": np.arange(12) % 3}, "accuracy"),
         ("token-classification", (PAIR[0], PAIR[0] % 3), "accuracy"),
     ],
@@ -76,6 +76,40 @@ def test_each_task_learns_its_targets(task: str, batch: Any, metric: str) -> Non
         assert (predicted == targets).mean() == after["accuracy"]
 
 
+@pytest.mark.parametrize(
+    ("task", "batch", "words"),
+    [
+        ("masked-lm", PAIR, "the targets of a batch are the next tokens of its inputs, which BertForMaskedLM reads"),
+        ("seq2seq", PAIR, "the targets of a batch are the next tokens .*: set task = 'causal-lm'"),
+        (
+            "masked-lm",
+            (PAIR[0], np.where(PAIR[0] % 3, -100, PAIR[0])),
+            "those of its inputs at the same places, .* by the mask token",
+        ),
+        ("masked-lm", {"input_ids": PAIR[0]}, "a batch has no targets: the task needs the tokens behind the masks"),
+    ],
+)
+def test_targets_that_a_model_reads_are_a_data_error(task: str, batch: Any, words: str) -> None:
+    model = made(task, **{"from": "config", "config": T5 if task == "seq2seq" else BERT})
+    with pytest.raises(DataError, match=words) as caught:
+        model.gradient(batch)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("task", "batch"),
+    [
+        (
+            "masked-lm",
+            (PAIR[0][:1, :8], np.where(np.arange(8) == 3, PAIR[0][:1, :8], -100)),
+        ),  # one token, kept by chance
+        ("seq2seq", {"input_ids": PAIR[0], "labels": PAIR[0]}),  # a copy
+    ],
+)
+def test_targets_that_may_be_meant_are_accepted(task: str, batch: Any) -> None:
+    assert np.isfinite(made(task, **{"from": "config", "config": T5 if task == "seq2seq" else BERT}).gradient(batch)[1])
+
+
 VIT: dict[str, Any] = {
     "model_type": "vit", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
     "image_size": 8, "patch_size": 4,
@@ -95,7 +129,7 @@ IMAGES = np.random.default_rng(0).random((6, 3, 8, 8)), np.arange(6) % 3
         (
             "seq2seq",
             T5,
-            {"input_ids": PAIR[0], "labels": PAIR[1]},
+            {"input_ids": PAIR[0], "labels": PAIR[1][:, ::-1].copy()},
         ),
     ],
 )  # fmt: skip
@@ -159,7 +193,7 @@ def test_mistakes_are_one_line(options: dict[str, Any], words: str) -> None:
         ),
         ({}, {"task": "sequence-classification", "config": {"vocab_size": 9}}, "'transformer.wte.weight' of shape"),
         ({}, {"gguf_file": "a.gguf"}, "has no file 'a.gguf'; its GGUF files: none"),
-        ({}, {"peft": {"peft_type": "PROMPT_TUNING", "num_virtual_tokens": 0}}, "has no parameters"),
+        ({}, {"peft": {"peft_type": "PROMPT_TUNING", "num_virtual_tokens": 0}}, "trains no parameters"),
     ],
 )
 def test_a_folder_that_does_not_fit_is_one_line(
@@ -262,6 +296,13 @@ class TestAdapters:
         assert sizes[1] == 2 * sizes[0]
         assert half.gradient(PAIR)[1] == pytest.approx(whole.gradient(PAIR)[1], rel=0.02)
 
+    def test_another_factor_of_the_adapters_is_another_frozen_part(self, base: str) -> None:
+        digests = [
+            made(path=base, lora={"r": 4, "targets": ["c_attn"], **more}).frozen_digest
+            for more in ({}, {"alpha": 8.0}, {"dropout": 0.1}, {"alpha": 16.0})
+        ]
+        assert digests[0] == digests[2] == digests[3] != digests[1]
+
     def test_an_adapter_starts_as_the_base(self, base: str) -> None:
         assert made(path=base, lora={}).evaluate(PAIR) == made(path=base).evaluate(PAIR)
 
@@ -277,6 +318,10 @@ class TestAdapters:
             ({"lora": {"targets": ["q_proj"]}}, "does not fit GPT2LMHeadModel.*set targets .* its layers: c_attn"),
             ({"peft": {}}, "peft_type is ''; known: ADALORA"),
             ({"peft": {"peft_type": "IA3", "rr": 3}}, "IA3 has no option 'rr'"),
+            (
+                {"peft": {"peft_type": "IA3", "inference_mode": True}},
+                "trains no parameters: .* leave out inference_mode",
+            ),
         ],
     )
     def test_mistakes_are_one_line(self, base: str, options: dict[str, Any], words: str) -> None:
@@ -320,6 +365,23 @@ class TestAdapters:
         assert model.evaluate(batch)["loss"] < before
         del model.__dict__["frozen_digest"]
         assert model.frozen_digest == digest
+
+    @pytest.mark.parametrize("task", ["sequence-classification", "token-classification", "image-classification"])
+    def test_all_linear_layers_but_the_head_get_adapters(self, task: str) -> None:
+        config = VIT if task.startswith("image") else BERT
+        model = made(task, **{"from": "config", "config": config, "lora": {"r": 2, "targets": "all-linear"}})
+        assert any("lora_" in name for name in model.layout.names)
+        assert {name for name in model.layout.names if "lora_" not in name} == {
+            f"base_model.model.classifier.modules_to_save.default.{part}" for part in ("weight", "bias")
+        }
+        assert not [name for name in model.layout.names if "classifier" in name and "lora_" in name]
+
+    def test_the_error_of_an_adapter_names_the_layers_of_the_model_itself(self) -> None:
+        new = {"from": "config", "config": BERT}
+        peft = {"peft_type": "LORA", "target_modules": "all-linear"}  # which includes the head, that is saved whole
+        with pytest.raises(ConfigurationError, match="does not fit") as caught:
+            made("token-classification", **new, peft=peft)
+        assert "base_layer" not in str(caught.value)
 
     @pytest.mark.long
     def test_checkpointed_activations_give_the_same_gradient(self, base: str) -> None:

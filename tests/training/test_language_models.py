@@ -206,6 +206,8 @@ def test_a_run_resumes_and_loads_with_its_own_base_only(tmp_path: Path, base: st
     other = written_base(tmp_path / "other", {**GPT, "initializer_range": 0.3})
     with pytest.raises(ConfigurationError, match="the checkpoint was written with another base model"):
         fit(tmp_path / "run", other, {"dropout": 0.2}, resume=True, **OFTEN)
+    with pytest.raises(ConfigurationError, match="or another alpha of its adapters"):
+        fit(tmp_path / "run", base, {"dropout": 0.2, "alpha": 1.0}, resume=True, **OFTEN)
     run = fit(tmp_path / "run", base, {"dropout": 0.2}, resume=True, **OFTEN)
     experiment = run.run_dir / "experiment.toml"
     experiment.write_text(experiment.read_text().replace(base, other))

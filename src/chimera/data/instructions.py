@@ -171,6 +171,11 @@ class Conversations:
             raise DataError(
                 f"the tokenizer {self._tokenizer_name!r} has no chat template: give 'prompt' and 'completion' as texts"
             )
+        roles = [message["role"] for message in messages]
+        if "assistant" not in roles[first:]:
+            raise DataError(
+                f"no message has the role 'assistant', so there is no answer; the roles: {', '.join(roles)}"
+            )
         tokens = self._templated(messages)
         counts = np.zeros(len(tokens), bool)
         for number, message in enumerate(messages):
@@ -188,8 +193,12 @@ class Conversations:
     def _templated(self, messages: list[dict[str, Any]], *, asks: bool = False) -> list[int]:
         if not messages and not asks:
             return []
-        found = self._tokenizer.apply_chat_template(messages, add_generation_prompt=asks, return_dict=False)
-        return list(found)
+        try:
+            return list(self._tokenizer.apply_chat_template(messages, add_generation_prompt=asks, return_dict=False))
+        except Exception as error:  # a template may raise errors of many types
+            raise DataError(
+                f"the chat template of {self._tokenizer_name!r} cannot be applied: {one_line(error)}"
+            ) from error
 
     @cached_property
     def _bytes(self) -> NDArray[np.uint8]:

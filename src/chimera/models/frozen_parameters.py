@@ -95,6 +95,21 @@ class _Writable:
         self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
 
 
+def frozen_digest(module: nn.Module) -> str | None:
+    """Return the SHA-256 of the frozen parameters of a module, and of the factors of its adapters, such as ``alpha / r``.
+
+    Without frozen parameters, None.
+    """
+    digest = FrozenParameters.of(module).digest()
+    factors = sorted(
+        (name, float(factor))
+        for name, part in module.named_modules()
+        if isinstance(scaling := getattr(part, "scaling", None), dict)  # of a layer of peft
+        for factor in scaling.values()
+    )
+    return digest if digest is None or not factors else hashlib.sha256(f"{digest} {factors}".encode()).hexdigest()
+
+
 def _bytes_of(parameter: nn.Parameter) -> NDArray[np.uint8]:
     """Return the bytes of a parameter, without a copy if it is contiguous: NumPy lacks some types of torch."""
     import torch

@@ -21,7 +21,7 @@ from chimera.models.compute import Compute, enable_checkpointing
 from chimera.models.device_view import DeviceView
 from chimera.models.flat_module import FlatModule, Memory
 from chimera.models.forward import ForwardPass
-from chimera.models.frozen_parameters import FrozenParameters
+from chimera.models.frozen_parameters import frozen_digest
 from chimera.models.instantiation import module_of
 from chimera.models.lightning.hooks import is_lightning
 from chimera.models.lightning.step import LightningStep
@@ -171,8 +171,8 @@ class TorchModel(TorchEvaluation):
 
     @cached_property
     def frozen_digest(self) -> str | None:
-        """The SHA-256 of the frozen parameters, in hexadecimal; None if there are none."""
-        return FrozenParameters.of(self.module).digest()
+        """The SHA-256 of the frozen parameters and the factors of adapters, in hexadecimal; None without frozen parameters."""
+        return frozen_digest(self.module)
 
     def parameters(self) -> Flat:
         """Return the live vector that the module's parameters are views of; for a moved model, the copy on the host."""

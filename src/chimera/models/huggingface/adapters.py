@@ -58,6 +58,7 @@ def lora(
     config = LoraConfig(
         r=r, lora_alpha=alpha, target_modules=targets, lora_dropout=dropout, task_type=TASKS[task].adapter,
         modules_to_save=list(_HEADS) if task == "image-classification" else None,
+        exclude_modules=list(_HEADS) if targets == "all-linear" and TASKS[task].classes else None,  # heads are trained whole
     )  # fmt: skip
     return config, freeze_a
 
@@ -105,23 +106,23 @@ def adapted(module: Any, config: Any, freeze_a: bool = False) -> Any:
     from peft.utils import ModulesToSaveWrapper
 
     _check_rank(module, config)
+    layers = {
+        name.rpartition(".")[2] for name, part in module.named_modules() if getattr(part, "weight", None) is not None
+    }
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "fan_in_fan_out")  # peft sets it to the value that the layer needs
             warnings.filterwarnings("ignore", category=FutureWarning)  # of transformers, about peft's use of it
             made = get_peft_model(module, config)
     except (ValueError, TypeError, AttributeError) as error:
-        layers = {
-            name.rpartition(".")[2]
-            for name, part in module.named_modules()
-            if getattr(part, "weight", None) is not None
-        }
         raise ConfigurationError(
             f"the adapter does not fit {type(module).__name__}: {first_line(error)}; set targets (in a table 'peft': "
             f"target_modules) to 'all-linear', or to some of its layers: {', '.join(sorted(layers))}"
         ) from error
     if not any(parameter.numel() for parameter in made.parameters() if parameter.requires_grad):
-        raise ConfigurationError(f"the adapter of {type(module).__name__} has no parameters: increase its size")
+        raise ConfigurationError(
+            f"the adapter of {type(module).__name__} trains no parameters: increase its size, or leave out inference_mode"
+        )
     for part in made.modules():
         if isinstance(part, ModulesToSaveWrapper):
             part.register_forward_pre_hook(_as_float32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,10 +15,17 @@ from chimera.core.errors import ChimeraError, ConfigurationError, did_you_mean
 from chimera.core.named_places import located
 from chimera.core.registry import check_code_allowed
 from chimera.models.huggingface.tasks import LibraryTask
+from chimera.models.huggingface.weights import check_weights, without_report
 from chimera.models.instantiation import extend_limit, first_line
 
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+_OLD_TOKENIZER_FILES = ("tokenizer.model", "vocab.txt", "vocab.json")
+_FIXED = ("model_type",)
+_OF_WEIGHTS = ("num_attention_heads", "num_key_value_heads")
+"""Options that give the weights another meaning, and may leave their shapes as they are."""
+_OF_GGUF = ("num_hidden_layers",)
+"""Options that leave out weights, which transformers does not report for files in the format GGUF."""
 _WEIGHTS_PER_BYTE = 8  # at most: a file of 1-bit weights, or smaller types of float that are counted twice
 
 
@@ -75,37 +82,19 @@ class Source:
             with self._errors_of("a new model cannot be made", config):
                 module = auto.from_config(config, trust_remote_code=self.trust_remote_code)
             _check_sizes(module)
+            _check_order(module, task)
             return module.to(kind)
         extend_limit(_WEIGHTS_PER_BYTE * _bytes_in(self._folder))
-        with self._errors_of(f"the weights of the model {self.path!r} cannot be read", config):
+        with self._errors_of(f"the weights of the model {self.path!r} cannot be read", config), without_report():
             module, found = auto.from_pretrained(
                 self._folder, config=config, dtype=kind, trust_remote_code=self.trust_remote_code, output_loading_info=True,
                 ignore_mismatched_sizes=True, **self._weights,
             )  # fmt: skip
         _check_sizes(module)
-        self._check_found(found, task, f"{module.base_model_prefix}.")
+        _check_order(module, task)
+        check_weights(str(self.path), module, found, classes=task.classes)
         module.name_or_path = module.config._name_or_path = self.path  # not the path of the cache: peft stores it
         return module
-
-    def _check_found(self, found: Mapping[str, Any], task: LibraryTask, base: str) -> None:
-        """Refuse weights of other shapes, or for another task.
-
-        Heads of classes may be new. Their names do not begin with ``base``.
-        """
-        other = [
-            (name, *shapes) for name, *shapes in found["mismatched_keys"] if not task.classes or name.startswith(base)
-        ]
-        if other:
-            name, *shapes = min(other)
-            stored, made = (tuple(shape) for shape in shapes)
-            raise ConfigurationError(
-                f"the model {self.path!r} holds {name!r} of shape {stored}, but its configuration needs {made}: remove "
-                "the options in the table 'config' that change it, or set from = \"config\" for new weights"
-            )
-        if found["missing_keys"] and not task.classes:
-            raise ConfigurationError(
-                f"the model {self.path!r} has no weights for {min(found['missing_keys'])!r}: it was trained for another task"
-            )
 
     @contextmanager
     def _errors_of(self, what: str, config: Any = None) -> Iterator[None]:
@@ -149,7 +138,11 @@ class Source:
         """
         options: dict[str, Any] = {"trust_remote_code": self.trust_remote_code}
         if self.tokenizer is not None:
-            folder = _local(self.tokenizer, _FILES)
+            folder = _local(self.tokenizer, _FILES, "tokenizer")
+            if not any((folder / name).is_file() for name in (*_TOKENIZER_FILES, *_OLD_TOKENIZER_FILES)):
+                raise ConfigurationError(
+                    f"the folder {self.tokenizer!r} has no tokenizer: write it with save_pretrained"
+                )
         elif self.path is not None and not located(self.path).is_file():
             folder = self._folder
             options |= {"gguf_file": self.gguf_file} if self.gguf_file else {}
@@ -194,9 +187,17 @@ class Source:
         with self._errors_of(f"the configuration of the model {self.path!r} cannot be read"):
             config = AutoConfig.from_pretrained(place, trust_remote_code=self.trust_remote_code, **how)
         _check_known(config, options)
+        fixed = _FIXED if self.new else (*_FIXED, *_OF_WEIGHTS, *(_OF_GGUF if self.gguf_file else ()))
+        before = {name: getattr(config, name, None) for name in fixed}
         with self._errors_of("the options in the table 'config' cannot be used"):
             for name, value in options.items():
                 setattr(config, name, value)
+        for name, value in before.items():
+            if getattr(config, name, None) != value:
+                raise ConfigurationError(
+                    f"the model {self.path!r} has {name} = {value!r}, and a table 'config' cannot change it to "
+                    f"{getattr(config, name)!r}: remove this option"
+                )
         return config
 
 
@@ -206,7 +207,7 @@ def _check_known(config: Any, options: dict[str, Any]) -> None:
 
     of_all = GenerationConfig()  # some models read options of it from their configuration
     for name in options:
-        if not hasattr(config, name) and not hasattr(of_all, name):
+        if callable(getattr(config, name, None)) or not (hasattr(config, name) or hasattr(of_all, name)):
             known = [*inspect.signature(type(config).__init__).parameters, *config.to_dict()]
             kind = type(config).__name__
             raise ConfigurationError(
@@ -226,20 +227,32 @@ def _check_sizes(module: Any) -> None:
             )
 
 
-def _local(path: str, files: tuple[str, ...]) -> Path:
+def _check_order(module: Any, task: LibraryTask) -> None:
+    """Raise ConfigurationError if a model for next tokens reads them: its loss would be meaningless."""
+    from transformers import MODEL_FOR_MASKED_LM_MAPPING
+
+    config = module.config
+    if task.shifted and type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", True):
+        raise ConfigurationError(
+            f"{type(module).__name__} reads the tokens that the task causal-lm predicts: set config = {{ is_decoder = true }} "
+            'in [model], or task = "masked-lm"'
+        )
+
+
+def _local(path: str, files: tuple[str, ...], what: str = "model") -> Path:
     """Return the folder ``path``, or the one into which the hub's library downloads the model of this name."""
     folder = located(path)
     if folder.is_dir():
         return folder
     if folder.is_absolute() or path.startswith("."):
-        raise ConfigurationError(f"there is no folder {path!r} with a model of transformers")
+        raise ConfigurationError(f"there is no folder {path!r} with a {what} of transformers")
     from huggingface_hub import snapshot_download
 
     try:
         return Path(snapshot_download(path, allow_patterns=list(files)))
     except (OSError, ValueError) as error:  # the library raises errors of these types
         raise ConfigurationError(
-            f"the model {path!r} is not a folder, and it cannot be read from the hub or its cache: {first_line(error)}"
+            f"the {what} {path!r} is not a folder, and it cannot be read from the hub or its cache: {first_line(error)}"
         ) from error
 
 

@@ -11,6 +11,9 @@ from chimera.core.batch import Batch, inputs_of, target_key, targets_of
 from chimera.core.errors import DataError
 from chimera.models.losses import IGNORED
 
+_MANY = 12
+"""Targets that are not all in the inputs by chance; some collators leave a tenth of the tokens unmasked."""
+
 
 @contextmanager
 def known_tokens(module: Any) -> Iterator[None]:
@@ -53,6 +56,7 @@ class LibraryStep:
         base = module.get_base_model() if hasattr(module, "get_base_model") else module
         cached = "use_cache" in inspect.signature(base.forward).parameters
         self._fixed = {"use_cache": False} if cached else {}
+        self._reads, self._masked, self._checked = task in ("masked-lm", "seq2seq"), task == "masked-lm", False
         self._positions: int | None = getattr(module.config, "max_position_embeddings", None)
 
     def __call__(self, module: Any, batch: Batch) -> Any:
@@ -73,6 +77,8 @@ class LibraryStep:
                 f"{type(module).__name__} predicts one class of each sample, but the targets of a batch have shape "
                 f"{tuple(targets.shape)}: choose another task of model 'huggingface', or other data"
             )
+        if self._reads and not self._checked:
+            self._check_targets(module, arguments[self._input], targets)
         if not self._causal:
             return module(**arguments, labels=targets)
         if isinstance(batch, Mapping):
@@ -110,6 +116,33 @@ class LibraryStep:
             raise DataError(
                 f"a sample has {tokens.shape[1]} tokens, and the model has {self._positions} positions: use shorter samples "
                 "(block or max_tokens of the data), or set config = { max_position_embeddings = ... } in [model]"
+            )
+
+    def _check_targets(self, module: Any, tokens: Any, targets: Any) -> None:
+        """Refuse targets of the first batch that the model reads: the loss would be meaningless."""
+        self._checked, name = True, type(module).__name__
+        if targets is None:
+            raise DataError(
+                "a batch has no targets: the task needs "
+                + (
+                    "the tokens behind the masks, and -100 elsewhere"
+                    if self._masked
+                    else "the tokens to generate, as labels"
+                )
+            )
+        if tokens.shape != targets.shape:
+            return
+        following = tokens[:, 1:] == targets[:, :-1]
+        if following.numel() >= _MANY and following.all() and (tokens != tokens[0, 0]).any():
+            raise DataError(
+                f"the targets of a batch are the next tokens of its inputs, which {name} reads: set task = 'causal-lm', or use "
+                "other data"
+            )
+        same = (tokens == targets)[targets != IGNORED]
+        if self._masked and same.numel() >= _MANY and same.all():
+            raise DataError(
+                f"the targets of a batch are those of its inputs at the same places, which {name} reads: replace inputs that "
+                "have a target by the mask token"
             )
 
     def _own_tokens(self, arguments: Mapping[str, Any]) -> Any:

@@ -25,6 +25,6 @@ def check_frozen_part(entries: Mapping[str, Any], model: Model, source: str) -> 
     written = entries.get(_KEY)
     if written is not None and written != (own := getattr(model, "frozen_digest", None)):
         raise ConfigurationError(
-            f"{source} was written with another base model (SHA-256 of its frozen parameters {str(written)[:12]}..., here "
-            f"{str(own)[:12]}...): use the model with which the run began"
+            f"{source} was written with another base model, or another alpha of its adapters (SHA-256 of its frozen part "
+            f"{str(written)[:12]}..., here {str(own)[:12]}...): use the model with which the run began"
         )

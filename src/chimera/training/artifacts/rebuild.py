@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -14,6 +15,7 @@ from chimera.core.safe_path import safe_path
 from chimera.core.signatures import parameters_of
 from chimera.core.toml import read_toml
 from chimera.models.conversion import build_model
+from chimera.models.huggingface.weights import OtherWeightsWarning
 from chimera.models.instantiation import parameter_limit
 from chimera.models.model import MODELS, Model
 from chimera.training.artifacts.download import local_copy
@@ -102,14 +104,16 @@ class RunSource:
                 raise ConfigurationError(
                     f"{self._folder} has no {SIGNATURE}, since the number of classes of its data was not known: {self._unnamed}"
                 )
-            model = build_model(
-                name,
-                options,
-                input_shape=() if signature is None else signature.input_shape,
-                outputs=self._unknown if signature is None else signature.outputs,
-                task="classification" if signature is None else signature.task,
-                seed=0,
-            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", OtherWeightsWarning)  # the run's weights replace those that are new
+                model = build_model(
+                    name,
+                    options,
+                    input_shape=() if signature is None else signature.input_shape,
+                    outputs=self._unknown if signature is None else signature.outputs,
+                    task="classification" if signature is None else signature.task,
+                    seed=0,
+                )
         load_weights(model, weights)
         return model
 
