@@ -165,6 +165,10 @@ class Workers:
                 batch is not None and number not in self._scheduler.job(job).running
             ):  # so that no other worker computes it
                 self._coordinator.record(records.Dispatched(job, number, batch.first, batch.count, handle.name, now_s))
+        if reported.without:
+            status().warning(
+                "%s on %s runs without modules of --preload: %s", handle.name, handle.host, reported.without
+            )
         log_loads(handle, reported, self._scheduler)
         handle.update(reported)
         if handle.state in ("draining", "drained") and not reported.draining:

@@ -61,6 +61,7 @@ class WorkerState(Struct, frozen=True):
     up_s : seconds since its start.
     silent : whether its computing process is stopped, by SIGSTOP for example.
     draining : whether it finishes its batches, and gets no more: because of `Link.drain`, or because it exits then.
+    without : why it runs without modules of ``--preload``; empty if it has all.
     """
 
     name: str
@@ -74,6 +75,7 @@ class WorkerState(Struct, frozen=True):
     up_s: float
     silent: bool = False
     draining: bool = False
+    without: str = ""
 
 
 class Finished(Struct, frozen=True):
