@@ -11,13 +11,13 @@ from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.coordinator.coordinator import Coordinator, NotCoordinator
 from chimera.inference.coordinator.renewal import LEASE_S
 from chimera.inference.coordinator.worker_handle import SILENT_S
-from chimera.inference.disk_guard import DiskGuard
 from chimera.inference.failing import FailingProcesses
 from chimera.inference.journal.journal import Fenced, Journal, Lease
 from chimera.inference.membership import HEARTBEAT_S, Member, Members
 from chimera.inference.policies.policy import POLICIES
 from chimera.inference.pool.pool import Pool
 from chimera.inference.remote_workers.pool import Pools, RemoteWorkers
+from chimera.web.disk_guard import DiskGuard
 from chimera.web.logs import status
 
 POLL_S = 0.05

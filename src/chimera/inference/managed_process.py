@@ -16,9 +16,9 @@ from chimera.core.printable import printable
 from chimera.core.private import opener
 from chimera.core.processes import SHORT_RUNS, RestartPause, describe_exit
 from chimera.inference.cluster_folder import ClusterFolder
-from chimera.inference.disk_guard import DiskGuard
 from chimera.inference.failing import FailingProcesses
 from chimera.inference.worker.process import LEAVE, WARNING
+from chimera.web.disk_guard import DiskGuard
 
 _ERROR, _WARNING = b"chimera: error: ", WARNING.encode()
 _SHORT_RUN_S, _MAX_PAUSE_S = 10.0, 60.0  # of workers; coordinators continue at most 10 s after the disk has space

@@ -22,7 +22,7 @@ from chimera.core.private import UMASK
 from chimera.engines.parent_watch import exit_with_parent
 from chimera.inference.cluster_folder import FIRST_VERSION, ClusterFolder
 from chimera.inference.cluster_options import ClusterOptions
-from chimera.inference.disk_guard import DiskWatch
+from chimera.inference.disk_watch import DiskWatch
 from chimera.inference.failing import FailingProcesses
 from chimera.inference.gateway import fixed_address
 from chimera.inference.local_workers import LocalWorkers, WorkerProcesses, one_thread

@@ -19,13 +19,13 @@ from chimera.inference.coordinator.request_queue import RequestQueue
 from chimera.inference.coordinator.submissions import Submissions
 from chimera.inference.coordinator.worker_handle import WorkerHandle
 from chimera.inference.coordinator.workers import Workers
-from chimera.inference.disk_guard import DiskGuard
 from chimera.inference.journal import records
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
 from chimera.inference.policies.policy import Policy
 from chimera.inference.pool.pool import Pool
 from chimera.inference.scheduling.job import Job
 from chimera.inference.scheduling.scheduler import Scheduler
+from chimera.web.disk_guard import DiskGuard
 from chimera.web.logs import status
 
 T = TypeVar("T")
@@ -185,14 +185,23 @@ class Coordinator:
         NotCoordinator : this process is no longer the coordinator.
         NoSpaceError : the disk is full, or nearly full.
         """
-        if self._disk is not None:
-            self._disk.check_submission()
+        self.check_space()
         self._renewal.await_next()  # many writes in a row would delay the renewal of the lease
         self.check_leads()
         try:
             self.journal.append(self.lease.epoch, [], inputs=[(job, first, body)])
         except Fenced as error:
             raise NotCoordinator(str(error)) from error
+
+    def check_space(self) -> None:
+        """Check that the disk has room for new jobs, besides the results of accepted ones. Any thread may call it.
+
+        Raises
+        ------
+        NoSpaceError : it has not.
+        """
+        if self._disk is not None:
+            self._disk.check_submission()
 
     def discard_queries(self, job: str) -> None:
         """Delete the queries of a job that was not accepted. Any thread may call it."""
