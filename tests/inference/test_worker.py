@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -321,6 +322,17 @@ def test_a_process_that_dies_while_it_is_idle_costs_its_model_only(
     worker.assign(1, [batch(3, "?", of=a), batch(4, "?", of=b)])
     assert [answers(one)[0]["result"] for one in results(worker, 2)] == ["a?", "b?"]
     assert ended.empty()
+
+
+def test_a_batch_that_is_sent_ahead_is_computed_before_those_that_are_not_begun(
+    worker: InferenceWorker, tmp_path: Path
+) -> None:
+    worker.assign(1, [batch(0, f"wait:{tmp_path / 'go'}"), batch(1, "a")])
+    until(lambda: worker.state().computing == ("1", 0))
+    worker.assign(1, [msgspec.structs.replace(batch(2, "b"), ahead=True)])
+    assert worker.state().queued == [("1", 2), ("1", 1)]
+    (tmp_path / "go").touch()
+    assert [one.batch for one in results(worker, 3)] == [0, 2, 1]
 
 
 def test_a_worker_that_is_closed_has_not_died(ended: queue.SimpleQueue[str], tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from chimera.inference.coordinator.worker_handle import WorkerHandle
 from chimera.inference.coordinator.workers import Workers
 from chimera.inference.journal import records
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
+from chimera.inference.models.spec import key_of
 from chimera.inference.policies.policy import Policy
 from chimera.inference.pool.pool import Pool
 from chimera.inference.scheduling.job import Job
@@ -150,6 +151,10 @@ class Coordinator:
             stored = FileStore if accepted.files else JournalStore
             self._stores[job] = RequestQueue() if accepted.open else stored(accepted, self.journal, self._outputs)
         return self._stores[job]
+
+    def prepare(self, model: dict[str, Any]) -> None:
+        """Let the workers load the model of a job whose queries are still arriving. Main thread only."""
+        self._workers.prepare({key_of(model): model})
 
     @property
     def workers(self) -> dict[str, WorkerHandle]:

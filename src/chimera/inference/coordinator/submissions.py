@@ -83,6 +83,7 @@ class Submissions:
             number = self._leader.new_number()
             accepted = _numbered(job, number)
             self._leader.record(records.Begun(number, job.key, accepted, self._leader.now_s()))
+            self._leader.prepare(job.model)
             return None
 
         number = self._leader.call(apply)

@@ -32,6 +32,7 @@ class Assignment(Struct, frozen=True):
     model : table of the model (`chimera.inference.models`).
     limit_s : seconds in which the batch must be computed, without loading the model; 0: no limit.
     limit_loads : minimum of the limit, as a multiple of the model's load time.
+    ahead : whether the worker computes it before the batches that it has not begun.
     """
 
     job: str
@@ -40,6 +41,7 @@ class Assignment(Struct, frozen=True):
     queries: list[Any]
     limit_s: Annotated[float, Meta(ge=0)] = 0.0
     limit_loads: Annotated[float, Meta(ge=0)] = 0.0
+    ahead: bool = False
 
     @property
     def batch_id(self) -> BatchId:

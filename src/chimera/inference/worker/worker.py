@@ -108,7 +108,8 @@ class InferenceWorker:
             self._check_epoch(epoch)
             for one in assignments:
                 if one.batch_id not in self._known_batches():
-                    self._computation.queue.append(one)
+                    queue = self._computation.queue
+                    (queue.appendleft if one.ahead else queue.append)(one)
                     self._changed.notify_all()
             return self._state()
 
