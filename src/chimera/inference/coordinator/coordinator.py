@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from chimera.core.errors import UnavailableError
+from chimera.inference.coordinator.clock import SteadyClock
 from chimera.inference.coordinator.deletion import Deleter
 from chimera.inference.coordinator.job_store import FileStore, JobStore, JournalStore
 from chimera.inference.coordinator.log import log_end, log_record
@@ -55,7 +56,7 @@ class Coordinator:
     code : whether to accept models that run code of their own.
     shares_files : whether successors of this coordinator can read the same files.
     disk : refuses queries while the disk is nearly full; default: no guard.
-    clock : returns the wall-clock time in seconds.
+    clock : returns the wall-clock time in seconds; default: `SteadyClock`.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Coordinator:
         code: bool = True,
         disk: DiskGuard | None = None,
         shares_files: bool = True,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.code, self.reads_files = (
             code,
@@ -78,7 +79,7 @@ class Coordinator:
         )  # a token must not open files where it can run no code
         self.scheduler = Scheduler(policy, fair_by=fair_by, first_batch=lease.epoch << 32)
         self.lease, self.journal = lease, journal
-        self._clock, self._keep_s = clock, keep_s
+        self._clock, self._keep_s = clock or SteadyClock(), keep_s
         self._workers, self._poll_s = Workers(self, pool), pool.poll_s
         self._deleter, self.submissions = Deleter(journal, lease.epoch), Submissions(self)
         self._events: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = queue.SimpleQueue()
