@@ -27,6 +27,15 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", folder], check=True)
 
 
+def leave(folder: Path, free: int) -> Path:
+    """Write to the disk of a folder until so many bytes are free; return the file that takes the space."""
+    file = folder / "ballast"
+    with file.open("ab", buffering=0) as opened:
+        while (more := shutil.disk_usage(folder).free - free) > 0:
+            opened.write(bytes(min(more, 1 << 20)))
+    return file
+
+
 def fill(folder: Path) -> Path:
     """Fill the disk of a folder; return the file that does."""
     file = folder / "fill"

@@ -21,3 +21,13 @@ def test_pauses_double_after_short_runs_and_end_with_a_long_run() -> None:
         )
         now_s += 10.0
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 0.0, 0.1]
+
+
+def test_short_runs_that_are_not_over_at_once_pause_from_the_third_on() -> None:
+    pause, now_s, seen = RestartPause(short_run_s=10.0, max_pause_s=0.3), 100.0, list[tuple[int, float]]()
+    for run_s in (5.0, 5.0, 5.0, 5.0, 5.0, 10.0, 5.0):
+        pause.start(now_s)
+        now_s += run_s
+        pause.exit(now_s)
+        seen.append((pause.short_runs, pause.pause_s))
+    assert seen == [(1, 0.0), (2, 0.0), (3, 0.1), (4, 0.2), (5, 0.3), (0, 0.0), (1, 0.0)]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.disk_kit import fill, small_disk
+from tests.disk_kit import fill, leave, small_disk
 
 from chimera.core.errors import NoSpaceError, RunError
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.coordinator.coordinator import Coordinator
 from chimera.inference.coordinator.renewal import LEASE_S
+from chimera.inference.inputs import queries
 from chimera.inference.journal.sqlite import SqliteJournal
 from chimera.inference.managed_process import ManagedProcess
 from chimera.inference.membership import Members
@@ -77,13 +77,20 @@ def test_a_cluster_warns_before_its_disk_is_full_and_continues_when_there_is_spa
     with small_disk(tmp_path / "cluster", 64) as disk, cluster(tmp_path, workers=1) as running:
         job = running.client.submit(running.model(seconds=0.02), list(range(600)), batch_size=5)
         running.processed(job, 10)
-        ballast = disk / "ballast"
-        ballast.write_bytes(bytes(shutil.disk_usage(disk).free - (2 << 20)))  # 3 % are left
+        ballast = leave(disk, 2 << 20)
         until(lambda: b"warning: the disk is nearly full" in log.read_bytes())
         until(lambda: "the disk is nearly full" in running.member("coordinator")["state"])
         assert b"exited" not in log.read_bytes()
-        with pytest.raises(NoSpaceError, match="nearly full"):
-            running.client.submit(running.model(), [1])
+        numbers = tmp_path / "numbers.txt"
+        numbers.write_text("1234567\n" * (3 << 20))  # more than 16 MiB, which stay in the file
+        for inputs in ([1], queries(str(numbers))):
+            with pytest.raises(NoSpaceError, match="MiB are left, and 4 MiB are reserved for accepted jobs"):
+                running.client.submit(running.model(), inputs)
+        with pytest.raises(NoSpaceError, match="reserved for accepted jobs"):
+            running.client.serve("doubler", running.model())
+        assert [row["job"] for row in running.client.rows("jobs")] == [job]
+        with closing(SqliteJournal(running.folder / "journal.sqlite")) as journal:
+            assert {record.job for record in journal.records()} == {job}
         fill(disk)
         until(lambda: f"exited with code 1 (the disk of {running.folder} is full)".encode() in log.read_bytes())
         for file in (ballast, disk / "fill"):

@@ -166,6 +166,11 @@ def test_pieces_are_bounded_and_have_all_queries() -> None:
     assert [len(query) for query in found] == sizes
 
 
+def test_small_queries_need_one_write_for_a_piece() -> None:
+    found = [(first, count) for first, count, _ in packed_chunks(list(range(2500)))]
+    assert found == [(0, 1000), (1000, 1000), (2000, 500)]
+
+
 def test_a_batch_has_a_bounded_size_or_one_query(journal: SqliteJournal) -> None:
     sizes = [MAX_BATCH_BYTES + 1, 10, *[MAX_CHUNK_BYTES // 4] * 50, MAX_BATCH_BYTES - 5, MAX_BATCH_BYTES, 7, 7]
     chunks = list(packed_chunks([bytes(size) for size in sizes]))

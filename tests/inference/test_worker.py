@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
-from chimera.core.errors import ConfigurationError, RunError
+from chimera.core.errors import ConfigurationError
 from chimera.engines.http import wire
 from chimera.inference.models.spec import key_of
 from chimera.inference.remote_workers.models import ForeignModels
@@ -323,6 +324,17 @@ def test_a_process_that_dies_while_it_is_idle_costs_its_model_only(
     assert ended.empty()
 
 
+def test_a_batch_that_is_sent_ahead_is_computed_before_those_that_are_not_begun(
+    worker: InferenceWorker, tmp_path: Path
+) -> None:
+    worker.assign(1, [batch(0, f"wait:{tmp_path / 'go'}"), batch(1, "a")])
+    until(lambda: worker.state().computing == ("1", 0))
+    worker.assign(1, [msgspec.structs.replace(batch(2, "b"), ahead=True)])
+    assert worker.state().queued == [("1", 2), ("1", 1)]
+    (tmp_path / "go").touch()
+    assert [one.batch for one in results(worker, 3)] == [0, 2, 1]
+
+
 def test_a_worker_that_is_closed_has_not_died(ended: queue.SimpleQueue[str], tmp_path: Path) -> None:
     made = InferenceWorker("w0", on_exit=ended.put)
     made.assign(1, [batch(0, f"wait:{tmp_path / 'never'}")])
@@ -333,8 +345,6 @@ def test_a_worker_that_is_closed_has_not_died(ended: queue.SimpleQueue[str], tmp
 def test_what_cannot_start_is_told() -> None:
     with pytest.raises(ConfigurationError, match="keep_models must be at least 1"):
         InferenceWorker("w0", on_exit=print, keep_models=0)
-    with pytest.raises(RunError, match="'no_such_module' cannot be imported: ModuleNotFoundError"):
-        InferenceWorker("w0", on_exit=print, preload=["csv", "no_such_module"])
 
 
 @pytest.mark.long

@@ -94,7 +94,8 @@ class Obedient(Link):
             self.refused_s.append(time.monotonic())
             raise RunError("no space is left")
         with self._changed:
-            self.has += [one.batch_id for one in assignments]
+            for one in assignments:
+                self.has.insert(1 if one.ahead else len(self.has), one.batch_id)
             self.limits_s += [one.limit_s for one in assignments]
             self._changed.notify_all()
         return self._state()
@@ -240,6 +241,28 @@ def test_a_worker_gets_ready_once_for_each_model_that_it_has_not_loaded(leader: 
         until(lambda: not leader.call(leader.scheduler.waiting_models) and not first.has and not second.has)
     until(lambda: len(first.prepared) == len(second.prepared) == 2)
     assert first.prepared == second.prepared == others
+
+
+def test_a_new_job_is_served_before_the_batches_that_no_worker_has_begun(leader: Coordinator, workers: Workers) -> None:
+    first, second = workers.by_name.values()
+    operations.submit(leader, key="a", model=ECHO, queries=list(range(500)), batch_size=10)
+    until(lambda: first.has and second.has)
+    first.finish(0.05)  # a batch is short: each worker gets its next one ahead of time
+    until(lambda: len(first.has) == len(second.has) == 2)
+    operations.submit(leader, key="b", model=ECHO, queries=list(range(10)), batch_size=10)
+    until(lambda: [worker.has[1][0] for worker in (first, second) if len(worker.has) == 3] == ["2"])
+    served = first if len(first.has) == 3 else second
+    present, new, queued = served.has
+    assert list(leader.workers[served.name].batches) == [present, new, queued]
+    served.finish(0.05)
+    until(lambda: list(leader.workers[served.name].batches)[:2] == [new, queued])
+
+
+def test_workers_get_ready_for_a_model_while_its_queries_arrive(leader: Coordinator, workers: Workers) -> None:
+    other = check({**ECHO, "options": {"name": "a"}})
+    until(lambda: [handle.state for handle in leader.workers.values()] == ["free", "free"])
+    assert operations.begin(leader, key="a", model=other) == (None, 0)
+    until(lambda: all(worker.prepared == [other] for worker in workers.by_name.values()))
 
 
 def test_a_batch_that_fails_is_split_and_what_computes_for_a_cancelled_job_is_dropped(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.disk_kit import fill, small_disk
+from tests.disk_kit import fill, leave, small_disk
 from tests.jobs.cluster_kit import running
 from typer.testing import CliRunner
 
@@ -51,11 +51,20 @@ def test_a_cluster_survives_a_full_disk(disk: Path, tmp_path: Path, monkeypatch:
         assert ask("submit", "long.toml").output == "job 1\n"
         until(lambda: cluster.client.job("1")["progress"] > 0)
         before = {row["name"]: row["pid"] for row in cluster.client.processes()}
+        ballast = leave(disk, 804 << 10)
+        stored = {file.name for file in (disk / "cluster" / "files").glob("*")}
+        for words in (("submit", "short.toml"), ("retry", "1")):
+            nearly = ask(*words)
+            assert (nearly.exit_code, nearly.stdout, nearly.stderr.count("\n")) == (1, "", 1)
+            assert "KiB are left" in nearly.stderr
+            assert "4 MiB are reserved for accepted jobs" in nearly.stderr
+        assert {file.name for file in (disk / "cluster" / "files").glob("*")} == stored
+        assert cluster.client.job("1")["state"] == "running"
         taken = fill(disk)
         refused = [ask("submit", "short.toml") for _ in range(3)]
         for each in refused:
             assert (each.exit_code, each.stdout) == (1, "")
-            assert "the disk is full" in each.stderr or "No space left" in each.stderr
+            assert "is nearly full: 0 KiB are left" in each.stderr
             assert each.stderr.count("\n") == 1
         assert ask("cancel", "1").exit_code in (0, 1)  # refused, or there was enough room
         until(lambda: any("disk is full" in row["state"] for row in cluster.client.processes()))
@@ -63,6 +72,7 @@ def test_a_cluster_survives_a_full_disk(disk: Path, tmp_path: Path, monkeypatch:
         assert [row["job"] for row in cluster.client.jobs()] == ["1"]
 
         taken.unlink()
+        ballast.unlink()
         until(lambda: all("disk is full" not in row["state"] for row in cluster.client.processes()))
         assert {row["name"]: row["pid"] for row in cluster.client.processes()}["supervisor"] == before["supervisor"]
         ask("cancel", "1")

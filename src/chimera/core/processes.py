@@ -13,6 +13,8 @@ from pathlib import Path
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables that set the number of threads of NumPy and PyTorch."""
 _PR_SET_PDEATHSIG = 1
+SHORT_RUNS = 3
+"""Short runs in a row after which a process counts as failing."""
 _SHORT_RUN_S, _FIRST_PAUSE_S, _MAX_PAUSE_S = 2.0, 0.1, 10.0
 
 
@@ -63,10 +65,23 @@ def describe_exit(code: int) -> str:
 
 
 class RestartPause:
-    """The pause before a process is started again. After runs of less than 2 s it doubles, from 0.1 s up to 10 s."""
+    """The pause before a process is started again. After runs of less than 2 s it doubles, from 0.1 s up to its maximum.
 
-    def __init__(self) -> None:
-        self._started_s = self._until_s = self._pause_s = 0.0
+    Parameters
+    ----------
+    short_run_s : a run of less seconds is short. After `SHORT_RUNS` short runs in a row, each further one doubles the pause.
+    max_pause_s : maximum pause in seconds.
+
+    Attributes
+    ----------
+    short_runs : number of short runs in a row.
+    pause_s : the last pause in seconds.
+    """
+
+    def __init__(self, short_run_s: float = _SHORT_RUN_S, max_pause_s: float = _MAX_PAUSE_S) -> None:
+        self._short_run_s, self._max_pause_s = short_run_s, max_pause_s
+        self._started_s = self._until_s = self.pause_s = 0.0
+        self.short_runs = 0
 
     def start(self, now_s: float) -> None:
         """Record a start of the process."""
@@ -74,9 +89,11 @@ class RestartPause:
 
     def exit(self, now_s: float) -> None:
         """Record an exit of the process; the pause begins."""
-        short_run = now_s - self._started_s < _SHORT_RUN_S
-        self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _MAX_PAUSE_S) if short_run else 0.0
-        self._until_s = now_s + self._pause_s
+        run_s = now_s - self._started_s
+        self.short_runs = self.short_runs + 1 if run_s < self._short_run_s else 0
+        pauses = run_s < _SHORT_RUN_S or self.short_runs >= SHORT_RUNS
+        self.pause_s = min(max(2 * self.pause_s, _FIRST_PAUSE_S), self._max_pause_s) if pauses else 0.0
+        self._until_s = now_s + self.pause_s
 
     def is_over(self, now_s: float) -> bool:
         """Return whether the process may be started."""

@@ -11,12 +11,13 @@ from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.coordinator.coordinator import Coordinator, NotCoordinator
 from chimera.inference.coordinator.renewal import LEASE_S
 from chimera.inference.coordinator.worker_handle import SILENT_S
-from chimera.inference.disk_guard import DiskGuard
+from chimera.inference.failing import FailingProcesses
 from chimera.inference.journal.journal import Fenced, Journal, Lease
 from chimera.inference.membership import HEARTBEAT_S, Member, Members
 from chimera.inference.policies.policy import POLICIES
 from chimera.inference.pool.pool import Pool
 from chimera.inference.remote_workers.pool import Pools, RemoteWorkers
+from chimera.web.disk_guard import DiskGuard
 from chimera.web.logs import status
 
 POLL_S = 0.05
@@ -60,7 +61,7 @@ class Candidate:
         self._keep_s, self._code, self._shares_files = keep_s, code, shares_files
         self._open_journal, self._last_epoch = journal, 0
         self._name, self._folder, self._policy, self._fair_by = name, folder, policy, fair_by
-        self._members = Members(folder.members)
+        self._members, self._failing = Members(folder.members), FailingProcesses(folder.failing)
         self.remote = RemoteWorkers()
         self._pool = Pools(_pool(self._members, folder.token(), ray=ray), self.remote)
         self._leading: Coordinator | None = None
@@ -106,7 +107,16 @@ class Candidate:
         """Return a row per process of the cluster."""
         found = [*self._members.members(), *self._pool.members()]
         highest = max((one.epoch for one in found if one.role == "coordinator"), default=0)
-        return [_row(one, highest) for one in found]
+        failing = self._failing.states()
+        rows = [_row(one, highest) for one in found]
+        for row in rows:
+            if one := failing.pop(row["name"], None):
+                row["state"] = f"{row['state']}; {one.state}"
+        return rows + [_row(one, highest) | {"state": one.state} for one in failing.values()]
+
+    def about(self) -> dict[str, Any]:
+        """Return the fields of ``/health``: ``failing`` has the names of processes that end within seconds of their start."""
+        return {"name": self._name, "kind": "coordinator", "failing": sorted(self._failing.states())}
 
     def _run(self) -> None:
         try:

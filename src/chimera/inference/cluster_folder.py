@@ -67,6 +67,11 @@ class ClusterFolder(Folder):
         return self.path / "members"
 
     @property
+    def failing(self) -> Path:
+        """The folder that holds a file per process that fails at its start (`chimera.inference.failing`)."""
+        return self.path / "failing"
+
+    @property
     def voter(self) -> Path:
         """The folder of this machine's voter, if the journal is replicated on voters."""
         return self.path / "voter"

@@ -125,7 +125,7 @@ def _serve(options: argparse.Namespace) -> str | None:
         public=[bare_page_router()],
         forwarded=options.forwarded,
         limited_tokens={f"{DIAL}/": worker_token(access.token)},
-        about={"name": options.name, "kind": "coordinator"},
+        about=candidate.about,
         metrics=metrics,
         error_forms=ERROR_FORMS,
     )

@@ -49,18 +49,17 @@ def pieces(queries: Iterable[Any]) -> Iterator[tuple[int, list[Any], int]]:
 
 
 def packed_chunks(queries: Sequence[Any]) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the queries in packed chunks, each with the index of its first query and their number."""
-    first, count = 0, 1
-    while first < len(queries):
-        part = list(queries[first : first + count])
-        body = wire.pack(part)
-        if len(body) > MAX_CHUNK_BYTES and len(part) > 1:
-            count = len(part) // 2
-            continue
-        yield first, len(part), body
-        first += len(part)
-        if 2 * len(body) <= MAX_CHUNK_BYTES:
-            count = min(2 * count, MAX_CHUNK_QUERIES)
+    """Yield the queries in few packed chunks, each with the index of its first query and their number."""
+    for first, piece, _ in pieces(queries):
+        parts = [(first, piece)]
+        while parts:
+            at, part = parts.pop()
+            body = wire.pack(part)
+            if len(body) <= MAX_CHUNK_BYTES or len(part) == 1:
+                yield at, len(part), body
+            else:  # the estimated size was too small
+                half = len(part) // 2
+                parts += [(at + half, part[half:]), (at, part[:half])]
 
 
 def size_of(query: Any) -> int:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import socket
+from collections.abc import Mapping, Sequence
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
+from chimera.core.errors import ConfigurationError
 from chimera.inference.models import modules_of
 
 AUTO = "auto"
@@ -16,6 +21,25 @@ KINDS = ("transformers", "text-generation", "text-embeddings")
 def awaited(preload: str) -> list[str]:
     """Return the modules that are imported before workers join."""
     return [] if preload == AUTO else [name for name in preload.split(",") if name]
+
+
+def check_exist(modules: Sequence[str]) -> None:
+    """Check that workers, whose import path begins with the current folder, find modules. They are not imported.
+
+    Raises
+    ------
+    ConfigurationError : a module does not exist.
+    """
+    for name in modules:
+        top = name.partition(".")[0]
+        try:
+            found = top and (PathFinder.find_spec(top, [str(Path.cwd())]) or find_spec(top))
+        except (ValueError, ImportError):
+            found = None
+        if not found:
+            raise ConfigurationError(
+                f"--preload: there is no module {name!r} on {socket.gethostname()}: correct the name, or install its package"
+            )
 
 
 def ahead(preload: str) -> list[str]:

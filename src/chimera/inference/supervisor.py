@@ -22,19 +22,21 @@ from chimera.core.private import UMASK
 from chimera.engines.parent_watch import exit_with_parent
 from chimera.inference.cluster_folder import FIRST_VERSION, ClusterFolder
 from chimera.inference.cluster_options import ClusterOptions
-from chimera.inference.disk_guard import DiskWatch
+from chimera.inference.disk_watch import DiskWatch
+from chimera.inference.failing import FailingProcesses
 from chimera.inference.gateway import fixed_address
 from chimera.inference.local_workers import LocalWorkers, WorkerProcesses, one_thread
 from chimera.inference.managed_process import ManagedProcess
 from chimera.inference.memory import available_bytes, check_memory, fitting
 from chimera.inference.policies.policy import POLICIES, check_fair_by
-from chimera.inference.preload import AUTO, ahead, awaited
+from chimera.inference.preload import AUTO, ahead, awaited, check_exist
 from chimera.inference.worker import fork_client, fork_protocol
 from chimera.web.retention import keep_s
 
 STOP_S = 5.0
 """Seconds from SIGTERM to SIGKILL."""
 _POLL_S = 0.02
+_MAX_PAUSE_S = 10.0  # of coordinators and the fork server: a cluster continues soon after the disk has space
 _STANDBYS_S = 5.0  # standbys start after this time, even without a coordinator
 
 
@@ -64,8 +66,8 @@ def supervise(folder: ClusterFolder, options: ClusterOptions, notify: Callable[[
     Raises
     ------
     MissingExtraError : a required package is not installed.
-    ConfigurationError : the policy is unknown, the memory does not hold the workers, the folder cannot be written, its cluster
-        already runs, or the address cannot be used.
+    ConfigurationError : the policy or a module of ``--preload`` is unknown, the memory does not hold the workers, the folder
+        cannot be written, its cluster already runs, or the address cannot be used.
     UnavailableError : the folder was moved or deleted while the cluster ran.
     """
     require_web("a cluster for inference", "inference")
@@ -73,6 +75,8 @@ def supervise(folder: ClusterFolder, options: ClusterOptions, notify: Callable[[
         raise ConfigurationError(f"the policy {options.policy!r} has no method choose(contenders, workers)")
     check_fair_by(options.fair_by)
     keep_s(options.keep_days)
+    if not options.ray:
+        check_exist(awaited(options.preload))
     available = None if options.ray else available_bytes()
     check_memory(options.workers, "--workers", available)
     folder.create()
@@ -100,6 +104,7 @@ def supervise(folder: ClusterFolder, options: ClusterOptions, notify: Callable[[
                 notify(
                     f"the page: {address}/#token={folder.token()} (the address holds the token: keep it to yourself)"
                 )
+        FailingProcesses(folder.failing).clear()
         disk = DiskWatch(folder.path)
         members = [disk, *_workers(folder, options), *_coordinators(folder, options)]
         _supervise(members, notify, stopped=lambda: bool(ended) or disk.gone)
@@ -154,7 +159,8 @@ def _coordinators(folder: ClusterFolder, options: ClusterOptions) -> list[Superv
     found: list[Supervised] = []
     for name, more in candidates.items():
         may_start = standbys_may_start if found and not options.voters else lambda: True
-        found.append(ManagedProcess(name, [*command, "--name", name, *more], folder, {}, may_start=may_start))
+        own_command = [*command, "--name", name, *more]
+        found.append(ManagedProcess(name, own_command, folder, {}, may_start=may_start, max_pause_s=_MAX_PAUSE_S))
     return found
 
 
@@ -191,7 +197,9 @@ def local_workers(
         return ManagedProcess(name, command, folder, environment, inherited=[requests])
 
     command = fork_client.command(request_socket.fileno())
-    forks = ManagedProcess(f"{prefix}forks", command, folder, one_thread(), inherited=[request_socket])
+    forks = ManagedProcess(
+        f"{prefix}forks", command, folder, one_thread(), inherited=[request_socket], max_pause_s=_MAX_PAUSE_S
+    )
     return forks, LocalWorkers(wanted, process, prefix=prefix)
 
 

@@ -137,6 +137,7 @@ def responses(*codes: int) -> dict[int | str, dict[str, Any]]:
         500: "An unexpected error; see the node's status log.",
         503: "No worker answered correctly, a queue is full, or another process is the coordinator.",
         504: "The answer did not arrive in time.",
+        507: "The disk is full, or its last space is reserved for accepted jobs.",
     }
     example = {
         "message": "the column 'age' is missing",

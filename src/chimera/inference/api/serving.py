@@ -68,6 +68,7 @@ def serve(
     ------
     ConfigurationError : the name or an option is invalid.
     ConflictError : another model is served under the name.
+    NoSpaceError : the disk is nearly full, and the model is not served yet.
     """
     if not _NAME.fullmatch(name) or name in _RESERVED:
         raise ConfigurationError(
@@ -88,6 +89,7 @@ def serve(
         job = _served(leader, name)
         if job is None:
             number = leader.new_number()
+            leader.check_space()
             leader.record(records.Accepted(number, "", name, table, 0, share, size, most, now_s, open=True, **more))
             return number
         if job.key != key_of(table):

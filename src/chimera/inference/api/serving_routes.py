@@ -113,7 +113,7 @@ def serving_router(query_sender: QuerySender) -> APIRouter:
         **documented(
             "Serve a model. If it is served already, change its options.", body=_SERVE_BODY,
             example={"model": {"kind": "factory", "factory": "file.py:make"}, "weight": 2.0}, answer=JOB,
-            answer_example={"job": "1"}, errors=(409, 422, 503),
+            answer_example={"job": "1"}, errors=(409, 422, 503, 507),
         ),
     )  # fmt: skip
     async def serve(request: Request) -> Response:

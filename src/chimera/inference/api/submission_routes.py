@@ -69,7 +69,8 @@ def submissions_router(leader: Callable[[], Coordinator]) -> APIRouter:
         "/jobs",
         **documented(
             "Submit a job of at most 16 MiB. A request with the key of an existing job returns that job.", body=_SUBMISSION,
-            example={"key": "e7c1", **_EXAMPLE, "queries": _IMAGES}, answer=JOB, answer_example={"job": "1"}, errors=(422, 503),
+            example={"key": "e7c1", **_EXAMPLE, "queries": _IMAGES}, answer=JOB, answer_example={"job": "1"},
+            errors=(422, 503, 507),
         ),
     )  # fmt: skip
     async def submit(request: Request) -> Response:
@@ -86,7 +87,7 @@ def submissions_router(leader: Callable[[], Coordinator]) -> APIRouter:
         **documented(
             "Begin or continue a submission in pieces; the key is yours. Return how many queries have arrived.",
             body=_BEGIN, example=_EXAMPLE, answer=_BEGUN,
-            answer_example={"job": None, "queries": 0, "reads_files": True}, errors=(409, 422, 503),
+            answer_example={"job": None, "queries": 0, "reads_files": True}, errors=(409, 422, 503, 507),
         ),
     )  # fmt: skip
     async def begin(request: Request) -> Response:
@@ -107,7 +108,7 @@ def submissions_router(leader: Callable[[], Coordinator]) -> APIRouter:
         "/submissions/{key}/queries",
         **documented(
             "Add queries, from number ``first`` on. Queries that have arrived before are ignored.", body=_PIECE,
-            example={"first": 0, "queries": _IMAGES}, answer=_END, answer_example={"queries": 2}, errors=(422, 503),
+            example={"first": 0, "queries": _IMAGES}, answer=_END, answer_example={"queries": 2}, errors=(422, 503, 507),
         ),
     )  # fmt: skip
     async def put(request: Request) -> Response:
@@ -123,7 +124,7 @@ def submissions_router(leader: Callable[[], Coordinator]) -> APIRouter:
         "/submissions/{key}/job",
         **documented(
             "Accept the job: its ``queries`` have all arrived, or stay in ``files``. A repeated request returns that job.",
-            body=_END, example={"queries": 2}, answer=JOB, answer_example={"job": "1"}, errors=(422, 503),
+            body=_END, example={"queries": 2}, answer=JOB, answer_example={"job": "1"}, errors=(422, 503, 507),
         ),
     )  # fmt: skip
     async def accept(request: Request) -> Response:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from chimera.inference.coordinator.coordinator import Coordinator
+from chimera.inference.coordinator.worker_handle import WorkerHandle
 from chimera.inference.scheduling.job import Job
 
 PERCENTILES = (50, 90, 95, 99)
@@ -61,10 +62,15 @@ def workers(leader: Coordinator) -> list[dict[str, Any]]:
     return [
         {"worker": handle.name, "state": handle.state, "job": next(iter(handle.batches), (None,))[0],
          "batches": [list(key) for key in handle.batches], "models": len(handle.loaded),
-         "host": handle.host, "error": next(iter(handle.unloadable.values()), None),
+         "host": handle.host, "error": next(iter(handle.unloadable.values()), _without(handle)),
          "busy_s": handle.reported and handle.reported.busy_s, "up_s": handle.reported and handle.reported.up_s}
         for handle in sorted(leader.workers.values(), key=lambda handle: handle.name)
     ]  # fmt: skip
+
+
+def _without(handle: WorkerHandle) -> str | None:
+    """Return why a worker runs without modules of ``--preload``; None if it has all."""
+    return handle.reported.without or None if handle.reported is not None else None
 
 
 def times(batches: Sequence[tuple[int, float]]) -> dict[str, float | None]:

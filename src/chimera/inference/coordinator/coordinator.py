@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from chimera.core.errors import UnavailableError
+from chimera.inference.coordinator.clock import SteadyClock
 from chimera.inference.coordinator.deletion import Deleter
 from chimera.inference.coordinator.job_store import FileStore, JobStore, JournalStore
 from chimera.inference.coordinator.log import log_end, log_record
@@ -19,13 +20,14 @@ from chimera.inference.coordinator.request_queue import RequestQueue
 from chimera.inference.coordinator.submissions import Submissions
 from chimera.inference.coordinator.worker_handle import WorkerHandle
 from chimera.inference.coordinator.workers import Workers
-from chimera.inference.disk_guard import DiskGuard
 from chimera.inference.journal import records
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
+from chimera.inference.models.spec import key_of
 from chimera.inference.policies.policy import Policy
 from chimera.inference.pool.pool import Pool
 from chimera.inference.scheduling.job import Job
 from chimera.inference.scheduling.scheduler import Scheduler
+from chimera.web.disk_guard import DiskGuard
 from chimera.web.logs import status
 
 T = TypeVar("T")
@@ -54,7 +56,7 @@ class Coordinator:
     code : whether to accept models that run code of their own.
     shares_files : whether successors of this coordinator can read the same files.
     disk : refuses queries while the disk is nearly full; default: no guard.
-    clock : returns the wall-clock time in seconds.
+    clock : returns the wall-clock time in seconds; default: `SteadyClock`.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class Coordinator:
         code: bool = True,
         disk: DiskGuard | None = None,
         shares_files: bool = True,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.code, self.reads_files = (
             code,
@@ -77,7 +79,7 @@ class Coordinator:
         )  # a token must not open files where it can run no code
         self.scheduler = Scheduler(policy, fair_by=fair_by, first_batch=lease.epoch << 32)
         self.lease, self.journal = lease, journal
-        self._clock, self._keep_s = clock, keep_s
+        self._clock, self._keep_s = clock or SteadyClock(), keep_s
         self._workers, self._poll_s = Workers(self, pool), pool.poll_s
         self._deleter, self.submissions = Deleter(journal, lease.epoch), Submissions(self)
         self._events: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = queue.SimpleQueue()
@@ -151,6 +153,10 @@ class Coordinator:
             self._stores[job] = RequestQueue() if accepted.open else stored(accepted, self.journal, self._outputs)
         return self._stores[job]
 
+    def prepare(self, model: dict[str, Any]) -> None:
+        """Let the workers load the model of a job whose queries are still arriving. Main thread only."""
+        self._workers.prepare({key_of(model): model})
+
     @property
     def workers(self) -> dict[str, WorkerHandle]:
         """The workers, by name."""
@@ -185,14 +191,23 @@ class Coordinator:
         NotCoordinator : this process is no longer the coordinator.
         NoSpaceError : the disk is full, or nearly full.
         """
-        if self._disk is not None:
-            self._disk.check_submission()
+        self.check_space()
         self._renewal.await_next()  # many writes in a row would delay the renewal of the lease
         self.check_leads()
         try:
             self.journal.append(self.lease.epoch, [], inputs=[(job, first, body)])
         except Fenced as error:
             raise NotCoordinator(str(error)) from error
+
+    def check_space(self) -> None:
+        """Check that the disk has room for new jobs, besides the results of accepted ones. Any thread may call it.
+
+        Raises
+        ------
+        NoSpaceError : it has not.
+        """
+        if self._disk is not None:
+            self._disk.check_submission()
 
     def discard_queries(self, job: str) -> None:
         """Delete the queries of a job that was not accepted. Any thread may call it."""

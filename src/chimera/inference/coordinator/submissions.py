@@ -62,6 +62,7 @@ class Submissions:
         Raises
         ------
         ConflictError : the key is that of another job's submission, or there are `MAX_OPEN` submissions.
+        NoSpaceError : the disk is nearly full, and the submission is new.
         """
 
         def apply() -> str | None:
@@ -76,11 +77,13 @@ class Submissions:
                         f"the key {job.key!r} is that of a submission with another model or other options"
                     )
                 return number
+            self._leader.check_space()
             if len(held) >= MAX_OPEN:
                 raise ConflictError(f"{MAX_OPEN} submissions are unfinished already: finish one, or try again later")
             number = self._leader.new_number()
             accepted = _numbered(job, number)
             self._leader.record(records.Begun(number, job.key, accepted, self._leader.now_s()))
+            self._leader.prepare(job.model)
             return None
 
         number = self._leader.call(apply)
@@ -135,6 +138,7 @@ class Submissions:
         Raises
         ------
         DataError : there is no such submission, another number of queries has arrived, or a file cannot be read.
+        NoSpaceError : the disk is nearly full.
         """
         opened = self._find(key)
         if opened is None:
@@ -144,6 +148,7 @@ class Submissions:
                 return self._accepted(key)
             if not count:
                 raise DataError("a job needs at least one query")
+            self._leader.check_space()
             if files:
                 self._check_files(count, files, chunks)
             elif opened.received != count:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
+import msgspec
+
 from chimera.core.errors import DataError, RunError, TimeLimitError
 from chimera.engines.http.connection import Unreachable
 from chimera.inference.worker.protocol import MAX_PREPARED, Assignment, BatchId, Link, StaleEpoch, WorkerState
@@ -50,6 +52,7 @@ class WorkerHandle:
     ----------
     batches : the batches of the worker, each with the time of its dispatch; the worker computes the first.
     sent : those of them that the worker has received for certain.
+    ahead : those that it computes before the batches that it has not begun.
     loaded : keys of the models in the worker's memory.
     reported : the last state that the worker reported.
     unloadable : keys of the models that the worker cannot load and other workers may, each with the error.
@@ -74,6 +77,7 @@ class WorkerHandle:
         self.unloadable: dict[str, str] = {}
         self.batches: dict[BatchId, float] = {}
         self.sent: set[BatchId] = set()
+        self.ahead: set[BatchId] = set()
         self.loaded: frozenset[str] = frozenset()
         self.state = "joining"
         self.seen_s = time.monotonic()
@@ -107,6 +111,8 @@ class WorkerHandle:
         loaded = frozenset(reported.loaded)
         self._prepared -= self.loaded - loaded
         self.reported, self.loaded = reported, loaded
+        if reported.computing in self.batches:  # a batch that was sent ahead may have arrived too late for that
+            self.batches = {reported.computing: self.batches[reported.computing], **self.batches}
         self.seen_s = time.monotonic()
         self.state = self._state(reported)
 
@@ -116,6 +122,12 @@ class WorkerHandle:
         if reported.draining or self._draining:
             return "draining" if self.batches else "drained"
         return "loading" if reported.loading else "busy" if self.batches else "free"
+
+    def insert(self, batch_id: BatchId, at_s: float) -> None:
+        """Add a batch that the worker computes after its present one, before the others."""
+        present, *others = self.batches.items()
+        self.batches = dict([present, (batch_id, at_s), *others])
+        self.ahead.add(batch_id)
 
     def send(self, batch_id: BatchId) -> None:
         """Send a batch to the worker."""
@@ -132,6 +144,7 @@ class WorkerHandle:
     def acknowledge(self, batch_id: BatchId) -> None:
         """Acknowledge a result, so that the worker drops it."""
         self.sent.discard(batch_id)
+        self.ahead.discard(batch_id)
         self._to_acknowledge.put(batch_id)
 
     def culprit(self) -> BatchId | None:
@@ -202,7 +215,8 @@ class WorkerHandle:
                 elif isinstance(item, list):
                     self._send_link.prepare(self._epoch, item)
                 else:
-                    self._send_link.assign(self._epoch, [self._assignment(item)])
+                    assignment = msgspec.structs.replace(self._assignment(item), ahead=item in self.ahead)
+                    self._send_link.assign(self._epoch, [assignment])
                     self.sent.add(item)
                     self._refused_pause_s = 0.0
             except StaleEpoch as error:

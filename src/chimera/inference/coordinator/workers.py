@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,27 @@ class Workers:
             chosen = self._scheduler.next_for(handle.name, handle.loaded, len(available), now_s, handle.unloadable)
             if chosen is not None:  # another worker may be free for a job that this one is not for
                 self._assign(handle, chosen)
+        if self._scheduler.any_new():
+            self._dispatch_new(available, now_s)
+
+    def prepare(self, models: Mapping[str, dict[str, Any]]) -> None:
+        """Let the available workers get ready for models, given by key."""
+        for handle in self.handles.values():
+            if handle.available:
+                handle.prepare(models)
+
+    def _dispatch_new(self, available: list[WorkerHandle], now_s: float) -> None:
+        """Dispatch the first batch of a new job to the worker that finishes its batch first.
+
+        The worker may have its next batch already. It computes the new job first, which would wait for two batches otherwise.
+        """
+        ends = [(self._ends_in_s(each, now_s), each) for each in available if each.batches and each.state != "loading"]
+        end_s, handle = min(ends, key=lambda pair: pair[0], default=(math.inf, None))
+        if handle is None or end_s == math.inf or len(handle.batches) != 2:
+            return
+        chosen = self._scheduler.next_for(handle.name, handle.loaded, len(available), now_s, handle.unloadable)
+        if chosen is not None and self._scheduler.job(chosen.job).first_s is None:
+            self._assign(handle, chosen, ahead=True)
 
     def _redispatch(self, available: list[WorkerHandle], now_s: float) -> None:
         """Dispatch the batches of lost workers to the workers that become free first, even if these are still busy."""
@@ -86,14 +108,17 @@ class Workers:
             if batch is not None:
                 self._assign(handle, batch)
 
-    def _assign(self, handle: WorkerHandle, dispatched: records.Dispatched) -> None:
+    def _assign(self, handle: WorkerHandle, dispatched: records.Dispatched, *, ahead: bool = False) -> None:
         store = self._coordinator.store(dispatched.job)
         if self._scheduler.unfinished_batch(dispatched.job, dispatched.batch) is None:  # else its queries are fixed
             batch = Batch(dispatched.batch, dispatched.first, dispatched.count)
             dispatched = msgspec.structs.replace(dispatched, count=store.fitting(batch))
         self._coordinator.record(dispatched)
         store.dispatched(Batch(dispatched.batch, dispatched.first, dispatched.count))
-        handle.batches[dispatched.job, dispatched.batch] = dispatched.at_s
+        if ahead:
+            handle.insert((dispatched.job, dispatched.batch), dispatched.at_s)
+        else:
+            handle.batches[dispatched.job, dispatched.batch] = dispatched.at_s
         self._coordinator.after_write(partial(handle.send, (dispatched.job, dispatched.batch)))
 
     def _idle_in_s(self, handle: WorkerHandle, now_s: float) -> float:
@@ -102,7 +127,11 @@ class Workers:
             return 0.0
         if len(handle.batches) > 1 or handle.state == "loading":
             return math.inf
-        ((job_number, number),) = handle.batches
+        return self._ends_in_s(handle, now_s)
+
+    def _ends_in_s(self, handle: WorkerHandle, now_s: float) -> float:
+        """Return the expected seconds until the end of the batch that a worker computes; infinite if unknown."""
+        job_number, number = next(iter(handle.batches))
         job = self._scheduler.jobs.get(job_number)
         run = job.running.get(number) if job else None
         estimate_s = job.estimate_s(run.batch.count) if job and run else None
@@ -165,6 +194,10 @@ class Workers:
                 batch is not None and number not in self._scheduler.job(job).running
             ):  # so that no other worker computes it
                 self._coordinator.record(records.Dispatched(job, number, batch.first, batch.count, handle.name, now_s))
+        if reported.without:
+            status().warning(
+                "%s on %s runs without modules of --preload: %s", handle.name, handle.host, reported.without
+            )
         log_loads(handle, reported, self._scheduler)
         handle.update(reported)
         if handle.state in ("draining", "drained") and not reported.draining:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from chimera.core.extras import require_web
 from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.failing import FailingProcesses
 from chimera.inference.local_workers import LocalWorkers, WorkerProcesses
 from chimera.inference.managed_process import ManagedProcess
 from chimera.inference.membership import Members
 from chimera.inference.memory import available_bytes, check_memory
-from chimera.inference.preload import AUTO
+from chimera.inference.preload import AUTO, awaited, check_exist
 from chimera.inference.remote_workers.cluster import ClusterAddress
 from chimera.inference.remote_workers.dialer import Dialer
 from chimera.inference.remote_workers.fetcher import Fetcher
@@ -69,12 +70,14 @@ def join(
     """
     require_web("a worker for inference", "inference")
     check_name(options.name)
+    check_exist(awaited(options.preload))
     check_memory(options.workers, "--workers", available_bytes())
     folder.create()
     signals: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: signals.append(number))
     with folder.locked():
+        FailingProcesses(folder.failing).clear()
         for file in folder.members.glob("*.json"):  # files of an earlier program that was killed
             file.unlink(missing_ok=True)
         flags = ["--remote", *(["--code"] if options.code else ())]

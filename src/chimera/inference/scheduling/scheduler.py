@@ -103,6 +103,10 @@ class Scheduler:
         """Return whether any batch has to be dispatched again."""
         return any(job.returned for job in self._active.values())
 
+    def any_new(self) -> bool:
+        """Return whether a job waits of which no batch was dispatched yet."""
+        return any(job.waiting and job.first_s is None for job in self._active.values())
+
     def waiting_models(self) -> dict[str, dict[str, Any]]:
         """Return the tables of the models of all jobs with waiting queries, by their keys."""
         return {job.key: job.model for job in self._active.values() if job.waiting}

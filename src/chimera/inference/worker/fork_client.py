@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 
 from chimera.core.errors import RunError
+from chimera.core.processes import describe_exit
 from chimera.inference.worker.fork_protocol import Request, request, sockets
 
-_MAX_ANSWER = 4096
+_MAX_ANSWER = 1 << 16
 _ATTEMPTS = 3
 
 
@@ -37,12 +38,14 @@ class ForkClient:
         with theirs:
             self._own = start(theirs)
 
-    def prepare(self, modules: Sequence[str]) -> None:
-        """Let the fork server import modules, and wait for that.
+    def prepare(self, modules: Sequence[str]) -> dict[str, str]:
+        """Let the fork server import modules, wait for that, and return why some cannot be imported, by name.
+
+        If the process that imports them dies, none of them can.
 
         Raises
         ------
-        RunError : one of them cannot be imported, or the fork server does not run.
+        RunError : the fork server does not run.
         """
         answer: dict[str, Any] = {}
         for _ in range(_ATTEMPTS):  # it may be restarted meanwhile
@@ -51,10 +54,13 @@ class ForkClient:
             if body:
                 answer = msgspec.json.decode(body)
                 break
+        if "status" in answer:
+            return dict.fromkeys(modules, _death(modules, int(answer["status"])))
+        if "failures" in answer:
+            return {str(name): str(why) for name, why in answer["failures"].items()}
         if "ready" not in answer:
-            raise RunError(
-                answer.get("failed", "the process that forks the computing processes has ended: see its output")
-            )
+            raise RunError("the process that forks the computing processes has ended: see its output")
+        return {}
 
     def request(self, wanted: Request, files: Sequence[int] = ()) -> socket.socket:
         """Send a request; see `request`."""
@@ -67,6 +73,11 @@ class ForkClient:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._own.pid, signal.SIGKILL)
             self._own.communicate()
+
+
+def _death(modules: Sequence[str], status: int) -> str:
+    cause = "; the usual cause is too little memory" if status == -signal.SIGKILL else ""
+    return f"the process that imported {', '.join(map(repr, modules))} {describe_exit(status)}{cause}"
 
 
 def start(request_socket: socket.socket) -> subprocess.Popen[bytes]:

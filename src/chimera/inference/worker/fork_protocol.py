@@ -2,7 +2,8 @@
 
 A request is a message with open files: the socket for its answers, and the connection, stdin, stdout and stderr of the
 computing process. The answers are lines of JSON: ``{"pid": N}`` once the process runs, ``{"status": N}`` at its end,
-``{"ready": true}``, or ``{"failed": "why"}``.
+``{"ready": true}``, ``{"failed": "why"}``, or ``{"failures": {"module": "why"}}``. A status without an earlier process ID
+is that of the process that imported the modules, or loaded the model.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Request(Struct, frozen=True):
     Attributes
     ----------
     modules : modules that must be imported first.
-    strict : whether a module that cannot be imported is a failure. Else the load of the model has the error.
+    strict : whether a worker waits for the imports, and gets their failures. Else the load of the model has the error.
     model : table of a model whose weights are shared; None: the computing process loads its model itself.
     fork : whether to fork a computing process; else only get ready for that.
     folder : its working directory.
@@ -106,6 +107,13 @@ class Child:
         self.request_socket.close()
         self.is_ready()
 
+    def has_reported(self) -> bool:
+        """Return whether the message that it is ready has arrived, once its socket can be read."""
+        try:
+            return bool(self.request_socket.recv(len(READY), socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except OSError:
+            return False
+
     def is_ready(self) -> None:
         """Note that it answers the requests that wait."""
         for each in self.waiting or ():
@@ -113,11 +121,11 @@ class Child:
         self.waiting = None
 
 
-def pass_on(child: Child, body: bytes, reply: socket.socket, files: list[int]) -> None:
-    """Pass a request on to a child. Without ``files``, no process is forked, and no worker waits for one."""
+def pass_on(child: Child, body: bytes, reply: socket.socket, files: list[int], *, awaited: bool) -> None:
+    """Pass a request on to a child. ``awaited``: a worker waits for the answer, and gets the status if the child dies."""
     with contextlib.suppress(OSError):  # the child has just died: the worker repeats the request
         socket.send_fds(child.request_socket, [body], [reply.fileno(), *files])
-    if child.waiting is None or not files:
+    if child.waiting is None or not awaited:
         reply.close()
     else:
         child.waiting.append(reply)

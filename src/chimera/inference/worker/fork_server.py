@@ -130,7 +130,8 @@ class ForkServer:
         if child.waiting is None:
             return
         if child.request_socket.fileno() in ready:
-            child.is_ready()
+            if child.has_reported():  # else it has ended, and `_reap` sends its status
+                child.is_ready()
             return
         for each in [each for each in child.waiting if each.fileno() in ready]:
             child.waiting.remove(each)
@@ -149,17 +150,22 @@ class ForkServer:
         return bool(body)
 
     def _handle(self, request: Request, body: bytes, reply: socket.socket, files: list[int]) -> None:
-        failures = [self._failures[name] for name in request.modules if name in self._failures]
-        if self._refusal or (request.strict and failures):
-            send_reply(reply, failed=self._refusal or failures[0])
+        failures = {name: self._failures[name] for name in request.modules if name in self._failures}
+        awaited = request.fork or request.strict
+        if self._refusal:
+            send_reply(reply, failed=self._refusal)
             reply.close()
         elif not self._modules.union(sys.modules).issuperset(request.modules):
             self._libraries = self._libraries or self._fork_server(request.modules, None, reply, files)
-            pass_on(self._libraries, body, reply, files)
+            pass_on(self._libraries, body, reply, files, awaited=awaited)
         elif request.model is not None and self._loads(request, key_of(request.model)):
-            pass_on(self._child_of(request.model, request.keep_models, reply, files), body, reply, files)
+            child = self._child_of(request.model, request.keep_models, reply, files)
+            pass_on(child, body, reply, files, awaited=awaited)
         elif request.fork:
             self._fork(request, reply, files)
+        elif request.strict and failures:
+            send_reply(reply, failures=failures)
+            reply.close()
         else:
             send_reply(reply, ready=True)
             reply.close()

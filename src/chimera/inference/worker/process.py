@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -27,6 +28,8 @@ LEAVE = signal.SIGUSR1
 """The signal after which a worker computes its batches to their end, and exits."""
 DIED = 3
 """Exit code of a worker that can start no computing process."""
+WARNING = "chimera: warning: "
+"""The text before a line of a worker that the console shows, too."""
 
 
 def main() -> None:
@@ -66,6 +69,11 @@ def _serve(
         name, on_exit=_end, keep_models=keep_models, preload=awaited(preload), folder=where, forks=ForkClient(forks),
         models=models,
     )  # fmt: skip
+    if worker.without:
+        sys.stderr.write(
+            f"{WARNING}{name} on {socket.gethostname()} runs without modules of --preload: {worker.without}\n"
+        )
+        sys.stderr.flush()
     members, left = Members(folder.members), threading.Event()
     leaving = threading.Event()
     signal.signal(LEAVE, lambda *_: leaving.set())

@@ -32,6 +32,7 @@ class Assignment(Struct, frozen=True):
     model : table of the model (`chimera.inference.models`).
     limit_s : seconds in which the batch must be computed, without loading the model; 0: no limit.
     limit_loads : minimum of the limit, as a multiple of the model's load time.
+    ahead : whether the worker computes it before the batches that it has not begun.
     """
 
     job: str
@@ -40,6 +41,7 @@ class Assignment(Struct, frozen=True):
     queries: list[Any]
     limit_s: Annotated[float, Meta(ge=0)] = 0.0
     limit_loads: Annotated[float, Meta(ge=0)] = 0.0
+    ahead: bool = False
 
     @property
     def batch_id(self) -> BatchId:
@@ -61,6 +63,7 @@ class WorkerState(Struct, frozen=True):
     up_s : seconds since its start.
     silent : whether its computing process is stopped, by SIGSTOP for example.
     draining : whether it finishes its batches, and gets no more: because of `Link.drain`, or because it exits then.
+    without : why it runs without modules of ``--preload``; empty if it has all.
     """
 
     name: str
@@ -74,6 +77,7 @@ class WorkerState(Struct, frozen=True):
     up_s: float
     silent: bool = False
     draining: bool = False
+    without: str = ""
 
 
 class Finished(Struct, frozen=True):

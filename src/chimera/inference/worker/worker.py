@@ -40,19 +40,21 @@ class InferenceWorker:
     on_exit : called with the reason, in a thread, when no computing process can be started. The worker is unusable then; its
         own process must exit.
     keep_models : maximum number of models in memory; the least recently used is removed first.
-    preload : modules that the fork server imports before the constructor returns, so that the first model loads faster.
+    preload : modules that the fork server imports before the constructor returns, so that the first model loads faster. The
+        worker runs without those that cannot be imported.
     folder : working directory of the computing processes; default: the current folder.
     forks : the fork server; default: an own one.
     models : decides which models of a cluster on another machine are loaded, and from where; default: all, from their paths.
 
     Attributes
     ----------
+    without : why modules of ``preload`` could not be imported; empty if all are.
     on_change : a context in which a function is called whenever `take` may have more to report, see `Changes.on_change`.
 
     Raises
     ------
     ConfigurationError : ``keep_models`` is less than 1.
-    RunError : a module cannot be imported, or the fork server did not start.
+    RunError : the fork server did not start.
     """
 
     def __init__(
@@ -77,13 +79,14 @@ class InferenceWorker:
         self._draining = False
         self._forks = forks or ForkClient()
         try:
-            self._forks.prepare(preload)
+            missing = self._forks.prepare(preload)
         except RunError:
             self._forks.close()
             raise
+        self.without = "; ".join(dict.fromkeys(missing.values()))
         self._processes = ModelProcesses(
             self._forks,
-            preload=preload,
+            preload=[module for module in preload if module not in missing],
             keep_models=keep_models,
             folder=folder or Path.cwd(),
             on_end=self._changes.wake,
@@ -105,7 +108,8 @@ class InferenceWorker:
             self._check_epoch(epoch)
             for one in assignments:
                 if one.batch_id not in self._known_batches():
-                    self._computation.queue.append(one)
+                    queue = self._computation.queue
+                    (queue.appendleft if one.ahead else queue.append)(one)
                     self._changed.notify_all()
             return self._state()
 
@@ -210,4 +214,5 @@ class InferenceWorker:
             up_s=time.monotonic() - self._started_s,
             silent=computation.silent,
             draining=self._draining,
+            without=self.without,
         )

@@ -24,6 +24,7 @@ from chimera.jobs.store.states import Event
 from chimera.web.app import create_app
 from chimera.web.background import in_thread
 from chimera.web.body import answer, read_object, required
+from chimera.web.disk_guard import DiskGuard
 from chimera.web.folder import Access
 from chimera.web.live.pieces import FILES
 from chimera.web.live.update import update_of
@@ -59,7 +60,7 @@ def create_jobs_app(daemon: Daemon) -> tuple[FastAPI, Access]:
 def jobs_router(daemon: Daemon, followers: Followers) -> APIRouter:
     """Return the routes of jobs."""
     router = plain_router(prefix=PREFIX, tags=["jobs"])
-    store, contents = daemon.store, ContentStore(daemon.folder.files)
+    store, contents, disk = daemon.store, ContentStore(daemon.folder.files), DiskGuard(daemon.folder.path)
 
     @router.get("", **documented("All jobs and their states.", answer=_ROWS))
     async def jobs(request: Request) -> Response:
@@ -74,25 +75,27 @@ def jobs_router(daemon: Daemon, followers: Followers) -> APIRouter:
         **documented(
             "The contents of a manifest (the files of a job by path) that are not uploaded yet.", body=_ANY, answer=_ANY,
             example={"manifest": {"mine.py": {"sha256": "2c26b46b...", "size": 3}}}, answer_example={"files": []},
-            errors=(422,),
+            errors=(422, 507),
         ),
     )  # fmt: skip
     async def missing(request: Request) -> Response:
         manifest = _converted(await read_object(request, _MAX_BODY_BYTES), "manifest", dict[str, File])
         files = await in_thread(contents.missing, manifest)
+        await in_thread(disk.check_submission, sum(file.size for file in files))
         return answer(request, {"files": msgspec.to_builtins(files)})
 
     @router.put(
         "/files/{sha256}/{size}",
-        **documented("Upload the content of a file.", answer=_ANY, errors=(422,), binary=False),
+        **documented("Upload the content of a file.", answer=_ANY, errors=(422, 507), binary=False),
     )
     async def put(request: Request) -> Response:
         file = _converted(request.path_params | {"size": _non_negative(request.path_params["size"])}, None, File)
+        await in_thread(disk.check_submission)
         await in_thread(contents.add, file, _parts(request, asyncio.get_running_loop()))
         return answer(request, {"sha256": file.sha256})
 
     @router.post(
-        "", **documented("Submit a job.", body=_ANY, answer=_JOB, answer_example={"job": "1"}, errors=(409, 422))
+        "", **documented("Submit a job.", body=_ANY, answer=_JOB, answer_example={"job": "1"}, errors=(409, 422, 507))
     )
     async def submit(request: Request) -> Response:
         body = await read_object(request, _MAX_BODY_BYTES)
@@ -107,7 +110,7 @@ def jobs_router(daemon: Daemon, followers: Followers) -> APIRouter:
         ("cancel", Event.CANCEL, "Cancel a job; its files are kept."),
         ("retry", Event.RETRY, "Resume a job that failed or was cancelled from its checkpoint."),
     ):
-        router.post(f"/{{job}}/{name}", **documented(description, answer=_JOB, errors=(409, 422)))(
+        router.post(f"/{{job}}/{name}", **documented(description, answer=_JOB, errors=(409, 422, 507)))(
             _event_handler(daemon, event)
         )
 
@@ -176,13 +179,15 @@ def _submit(daemon: Daemon, submission: Submission, key: str) -> str:
         )
     if missing := ContentStore(daemon.folder.files).missing(submission.manifest):
         raise ConflictError(f"{len(missing)} of the job's files are not uploaded")
-    job = daemon.store.submit(submission, key, time.time())
+    job = daemon.store.submit(submission, key, time.time(), DiskGuard(daemon.folder.path).check_submission)
     daemon.wake()
     return job.id
 
 
 def _event_handler(daemon: Daemon, event: Event) -> Callable[[Request], Any]:
     async def handle(request: Request) -> Response:
+        if event is Event.RETRY:
+            await in_thread(DiskGuard(daemon.folder.path).check_submission)
         await in_thread(lambda: daemon.store.apply(_job(request), event, now_s=time.time()))
         daemon.wake()
         return answer(request, {"job": _job(request)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import msgspec
@@ -69,12 +69,15 @@ class Store:
             self._channel.close()
             raise
 
-    def submit(self, submission: Submission, key: str, now_s: float) -> Job:
+    def submit(
+        self, submission: Submission, key: str, now_s: float, check_new: Callable[[], None] = lambda: None
+    ) -> Job:
         """Add a job and return it; a repeated request with the same key returns the same job.
 
         Parameters
         ----------
         key : idempotency key of 1 to 200 characters, which the client generates for each submission.
+        check_new : called before a new job is added; raises if none may be.
 
         Raises
         ------
@@ -91,6 +94,7 @@ class Store:
                 if known[1] != body:
                     raise ConflictError(f"the key {key!r} belongs to job {known[0]}, another submission: use a new key")
                 return str(known[0])
+            check_new()
             for other in submission.after:
                 self._one(db, other)
             number = db.execute("INSERT INTO submissions (key, body) VALUES (?, ?)", (key, body)).lastrowid

@@ -1,0 +1,35 @@
+"""The guard of a disk: it warns, and refuses new work below the space that is reserved for accepted jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.disk_kit import leave, small_disk
+
+from chimera.core.errors import NoSpaceError
+from chimera.web.disk_guard import DiskGuard
+
+
+def test_new_work_is_refused_below_the_reserve_with_the_space_and_the_limit(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 16) as disk:
+        guard = DiskGuard(disk)
+        guard.check_submission()
+        assert guard.warning() == ""
+        with pytest.raises(NoSpaceError, match=r"16 MiB are left, the job needs 13 MiB, and 4 MiB are reserved"):
+            guard.check_submission(13 << 20)
+        leave(disk, 804 << 10)
+        assert guard.warning() == "the disk is nearly full: 804 KiB are left"
+        assert not guard.is_full()
+        with pytest.raises(
+            NoSpaceError, match=r"nearly full: 804 KiB are left, and 4 MiB are reserved for accepted jobs"
+        ):
+            guard.check_submission()
+        leave(disk, 0)
+        assert guard.is_full()
+
+
+def test_an_unknown_space_is_enough(tmp_path: Path) -> None:
+    guard = DiskGuard(tmp_path / "missing")
+    guard.check_submission(1 << 40)
+    assert (guard.warning(), guard.is_full()) == ("", False)
