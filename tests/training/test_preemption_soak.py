@@ -51,6 +51,7 @@ class Attempt:
         if engine == "mpi":
             mpi = mpi_kit.library("mpich")
             launcher, environment = mpi.command(3, *command), mpi.environment()
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode, too
         self.process = subprocess.Popen(
             launcher, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 from chimera.core.errors import ConfigurationError
 from chimera.engines.mpi_launch import COMMAND, enter, is_mpi, launch_of, refuse_torchrun
+from chimera.training.experiment.preloaded import PRELOADED
 
 _COMMANDS = ("train", "embed")
 
@@ -35,7 +36,7 @@ def enter_job(arguments: Sequence[str]) -> None:
                 f"the launcher started {launch.size} processes, but the engine is {engine!r}, which starts its workers "
                 f"itself: type '{COMMAND}', or the command without a launcher"
             )
-        enter(engine)
+        enter(engine, PRELOADED if arguments[0] == "train" else ())
     except Exception:
         if launch.rank > 0:  # rank 0 reports it
             raise SystemExit(2) from None

@@ -6,7 +6,7 @@ The variables of the launcher show the rank, so that commands need no library of
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from chimera.core.errors import ConfigurationError
@@ -64,10 +64,14 @@ def is_mpi(engine: Any) -> bool:
     return (engine.get("name") if isinstance(engine, Mapping) else engine) == "mpi"
 
 
-def enter(engine: Any) -> None:
+def enter(engine: Any, preload: Sequence[str] = ()) -> None:
     """Join the job if the engine is this one; on another rank than 0, host actors until rank 0 exits, and end this process.
 
     Once rank 0 has joined, the other ranks end with it, also if it fails before it creates the engine.
+
+    Parameters
+    ----------
+    preload : modules that the other ranks import while rank 0 reads the experiment.
     """
     launch = launch_of()
     if launch.size == 1 or not is_mpi(engine):
@@ -77,5 +81,5 @@ def enter(engine: Any) -> None:
     if launch.rank == 0:
         job.lead()
         return
-    job.host()
+    job.host(preload)
     raise SystemExit(0)

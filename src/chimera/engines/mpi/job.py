@@ -102,10 +102,17 @@ def lead() -> Job:
     return _job
 
 
-def host() -> None:
-    """Host actors until rank 0 has ended. This process is another rank."""
+def host(preload: Sequence[str] = ()) -> None:
+    """Host actors until rank 0 has ended. This process is another rank.
+
+    Parameters
+    ----------
+    preload : modules that a thread imports as soon as the job has begun; rank 0 later sends the modules of its run, too.
+    """
     ignore_stop_signals()  # rank 0 writes a checkpoint and ends the job
     end_with_parent(os.getppid())
     job = Job()
+    job.rank.import_early(preload)
     job.rank.ended.wait()
+    job.rank.stop_imports()  # else they could delay the exit after MPI has ended, and the launcher would kill this rank
     job.rank.messenger.end()

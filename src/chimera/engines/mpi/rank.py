@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -44,6 +45,7 @@ class Rank:
         self.dead: dict[int, str] = {}
         self.answers: dict[tuple[int, int], Any] = {}
         self.ended = threading.Event()
+        self._imports: list[threading.Thread] = []
         self.actors: dict[int, HostedActor] = {}
         self._constructed: set[int] = set()
         self._closed: set[int] = set()
@@ -69,6 +71,18 @@ class Rank:
         self.store = Store(self.messenger, self.changed, shift_s)
         self.calls = Calls(self)
         self._ready.set()
+
+    def import_early(self, modules: Sequence[str]) -> None:
+        """Import modules in a thread, before an actor needs them, until the job ends."""
+        remaining = itertools.takewhile(lambda _: not self.ended.is_set(), modules)
+        thread = threading.Thread(target=import_all, args=(remaining,), name="chimera-preload", daemon=True)
+        self._imports.append(thread)
+        thread.start()
+
+    def stop_imports(self) -> None:
+        """Wait until the threads of `import_early` have ended. The job has ended."""
+        for thread in self._imports:
+            thread.join()
 
     def finish(self, actor: HostedActor, call: Call, values: Sequence[Kept], failed: bool, rows: list[Row]) -> None:
         """Keep the results of a call, and report its end to its caller."""
@@ -129,7 +143,7 @@ class Rank:
                 self.calls.flush()
 
     def _preload(self, _: int, __: list[memoryview], modules: list[str]) -> None:
-        threading.Thread(target=import_all, args=(modules,), name="chimera-preload", daemon=True).start()
+        self.import_early(modules)
 
     def _spawn(
         self,

@@ -27,22 +27,17 @@ from chimera.models.losses import INDICATOR_LOSSES
 from chimera.models.model import MODELS, Model
 from chimera.strategies.strategy import Strategy
 from chimera.training.aggregation.aggregation import AGGREGATIONS
+from chimera.training.experiment.preloaded import PRELOADED
 from chimera.training.fault_tolerance.settings import FaultTolerance
 from chimera.training.plugin import label, named
 
-_PRELOADED = (
-    "torch",
-    "chimera.training.worker.learner",
-    "chimera.training.server.parameter_shard",
-    "chimera.models.torch_model",
-)
 # The processes of a run import the module of a model whose class is from, or derived from, one of these libraries.
 _SLOW_LIBRARIES = {"sklearn", "transformers", "lightning", "pytorch_lightning"}
 
 
 def preload_of(data: Any = None, model: Any = None, codecs: Iterable[Any] = ()) -> list[str]:
     """Return the modules that the processes of a run need and that are slow to import."""
-    found = [module for module in _PRELOADED if module != "torch" or importlib.util.find_spec("torch")]
+    found = [module for module in PRELOADED if module != "torch" or importlib.util.find_spec("torch")]
     parts = [(DATASETS, data), (MODELS, model), *((CODECS, codec) for codec in codecs)]
     for registry, part in parts:
         if _is_named(part):
