@@ -1,7 +1,8 @@
 """The program ``chimera``: its commands and exit codes.
 
-Exit codes: 0 success, 1 failed run, 2 error in the command line or the configuration, 130 Ctrl-C, 143 SIGTERM. Each
-command imports the heavy modules that it needs, so that ``--help`` and mistakes are answered at once.
+Exit codes: 0 success, 1 failed run, 2 error in the command line or the configuration, 130 Ctrl-C, 143 SIGTERM; 3 an
+altered log (``audit verify``). Each command imports the heavy modules that it needs, so that ``--help`` and mistakes are
+answered at once.
 """
 
 from __future__ import annotations
