@@ -73,8 +73,8 @@ def _verified(files: Sequence[Path], folder: Path | None) -> Verified:
     for file in files:
         try:
             with file.open("rb") as opened:
-                for number, last, time in _lines_of(opened, *end, time, whole=file != files[-1]):
-                    end = number, last
+                for number, last, line_time in _lines_of(opened, *end, time, whole=file != files[-1]):
+                    end, time = (number, last), line_time
                     if expected is not None and number <= expected.sequence:
                         at_ledger, time_at_ledger = end, time
                     added_time = added_time or (time if expected and number > expected.sequence else "")
