@@ -9,6 +9,7 @@ from chimera.cli.failure import exit_code_of
 from chimera.cli.main import app
 from chimera.core import errors
 from chimera.core.engine import ENGINES
+from chimera.core.errors import RunError
 
 
 def tree(kind):
@@ -106,9 +107,11 @@ def test_an_actor_exception_is_one_line_and_the_remote_traceback(name, capsys):
     assert "exit_code_of" not in rest
 
 
-def test_a_command_that_trains_nothing_names_no_run(tmp_path):
-    log = tmp_path / "audit.jsonl"
-    log.write_text("no line of a log\n", encoding="utf-8")
-    done = CliRunner().invoke(app, ["audit", "verify", str(log)])
+def test_a_command_that_trains_nothing_names_no_run(tmp_path, monkeypatch):
+    def fail(_):
+        raise RunError("it rains")
+
+    monkeypatch.setattr("chimera.federation.audit.verify.verify", fail)
+    done = CliRunner().invoke(app, ["audit", "verify", str(tmp_path)])
     assert done.exit_code == 1
     assert done.stderr.startswith("error: the command failed: ")

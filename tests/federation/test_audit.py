@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from chimera.federation.audit.line import FIRST, AuditError, Entry, Line, decode
 from chimera.federation.audit.verify import verify
 
 KIND = SQLiteFormat("ledger", 0x7465, 1, log.TABLES)
+TIME = "2027-01-15T12:00:00Z"
 
 
 class Opened:
@@ -39,7 +41,7 @@ class Opened:
     def commit(self, *reasons: str) -> None:
         """Commit lines without writing them to the file."""
         for reason in reasons:
-            entry = Entry(time="2027-01-15T12:00:00Z", decision="released", reason=reason)
+            entry = Entry(time=TIME, decision="released", reason=reason)
             self.connection.write(lambda db, entry=entry: self.log.append(db, entry))
 
     def write(self, *reasons: str) -> None:
@@ -108,6 +110,14 @@ def test_a_changed_log_names_the_line(written: Path, change: str) -> None:
     with pytest.raises(AuditError, match=said) as caught:
         verify(written)
     assert "\n" not in str(caught.value)
+    number = re.search(r"line (\d+)", said)
+    assert number
+    at = f"the audit log {written / log.FILE_NAME} was altered at line {number[1]}"
+    times = {"added": "", "all removed": "", "end removed": f", after the line of {TIME}"}
+    unread = (
+        f", after the line of {TIME}" if change in ("no line", "other key", "too long", "nested") else f" of {TIME}"
+    )
+    assert str(caught.value).startswith(f"{at}{times.get(change, unread)}: ")
     if change in ("end removed", "all removed", "last changed", "added"):
         with pytest.raises(AuditError):  # a node does not add lines to a log that was changed at its end
             Opened(written)
@@ -255,7 +265,10 @@ def test_the_command(written: Path) -> None:
     )
     put(written, lines_of(written)[:4])
     done = runner.invoke(app, ["audit", "verify", str(written)])
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert (done.exit_code, done.stderr.count("\n")) == (3, 1)
+    assert done.stderr.startswith(
+        f"error: the audit log {written / log.FILE_NAME} was altered at line 5, after the line of "
+    )
     assert "the end is missing: line 5" in done.stderr
     assert runner.invoke(app, ["audit", "verify", str(written / "no")]).exit_code == 2
 

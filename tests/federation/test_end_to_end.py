@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -261,6 +264,38 @@ def test_the_logs_verify(hospitals: Hospitals, plain: Path) -> None:
     for name in NODES:
         result = command("audit", "verify", hospitals.folder / name)
         assert result.exit_code == 0, result.output
+
+
+@pytest.mark.takes("it starts a hub, a node and a driver, and computes until the revocation")
+def test_a_node_that_is_revoked_while_it_computes_ends_with_a_line_and_code_1(tmp_path: Path) -> None:
+    hub, _ = hub_process(tmp_path / "hub")
+    write_data(tmp_path / "data")
+    for role, name in (("node", "a"), ("requester", "alice")):
+        join(*invite(tmp_path / "hub", role, name), tmp_path / name)  # type: ignore[arg-type]
+    policy = tmp_path / "policy.toml"
+    policy.write_text(BARE + POLICY)
+    data = tmp_path / "data" / f"{NODES[0]}.csv"
+    file = tmp_path / "experiment.toml"
+    text = EXPERIMENT.format(identity=tmp_path / "alice", rounds=100_000, more="").replace("workers = 3", "workers = 1")
+    text = text.replace("[16]", "[1500, 1500, 1500]").replace("local_steps = 2", "local_steps = 5")  # long calls
+    file.write_text(text.replace("batch_size = 32", "batch_size = 128"))
+    node = subprocess.Popen(
+        [sys.executable, "-m", "chimera", "node", "serve", "--data", data, "--policy", policy, "--folder", tmp_path / "a"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    assert node.stdout is not None
+    node.stdout.readline()
+    driver = Process("chimera", "train", file, "--out", tmp_path / "out")
+    try:
+        read_until(driver, "round 2")
+        assert command("hub", "revoke", "a", "--folder", tmp_path / "hub").exit_code == 0
+        _, said = node.communicate(timeout=LIMIT_S)
+    finally:
+        node.kill()
+        for process in (driver, hub):
+            process.kill()
+    assert (node.returncode, said.count("\n")) == (1, 1), said
+    assert "its certificate is revoked" in said
 
 
 def approving(folders: Sequence[Path]) -> threading.Thread:

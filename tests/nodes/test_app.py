@@ -166,7 +166,11 @@ def test_a_server_does_not_read_a_body_beyond_the_limit() -> None:
 
 def test_health_returns_name_kind_and_version() -> None:
     expected = {"status": "ok", "name": "w", "kind": "worker", "chimera": chimera.__version__, "binary": True}
-    assert ask(app_with_routes(), "GET", "/health").json() == expected
+    app = app_with_routes()
+    told, again = (ask(each, "GET", "/health").json() for each in (app, app_with_routes()))
+    instance = told.pop("instance")
+    assert told == expected
+    assert ask(app, "GET", "/health").json()["instance"] == instance != again["instance"]
 
 
 def test_metrics_count_requests_by_declared_route_and_status() -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import select
+import socket
+import socketserver
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -13,9 +19,9 @@ import pytest
 pytest.importorskip("fastapi")
 
 import chimera
-from chimera.core.errors import ActorError, ActorLost, ChimeraError
+from chimera.core.errors import ActorError, ActorLost, ChimeraError, ConfigurationError
 from chimera.core.message import Encoded
-from chimera.engines.http import HttpEngine, wire
+from chimera.engines.http import HttpEngine, Route, wire
 from chimera.engines.http.failure import revived
 from security.hostile import Attacker, network, nodes, rows
 
@@ -162,8 +168,6 @@ def test_a_failure_that_cannot_be_recreated_is_sent_as_text() -> None:
 
 
 def test_an_unreachable_address_is_rejected_at_start(hostile: tuple[list[str], Attacker], tmp_path: Path) -> None:
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as taken:
         dead = f"http://127.0.0.1:{taken.getsockname()[1]}"
     for policy in ("respawn", "drop"):
@@ -184,6 +188,54 @@ def test_one_node_with_two_addresses_is_rejected(hostile: tuple[list[str], Attac
         with pytest.raises(ChimeraError, match="same node") as caught:
             train([url, other], tmp_path / "run")
         assert "\n" not in str(caught.value)
+
+
+@contextlib.contextmanager
+def forwarded(url: str) -> Iterator[str]:
+    """Give a node a second address, as a router does."""
+    to = urlsplit(url)
+
+    class Forwarder(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.create_connection((to.hostname or "", to.port or 0)) as node:
+                ways = {self.request: node, node: self.request}
+                while True:
+                    for side in select.select(list(ways), [], [])[0]:
+                        if not (data := side.recv(1 << 16)):
+                            return
+                        ways[side].sendall(data)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Forwarder) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def test_one_node_with_two_addresses_that_differ_is_rejected(
+    hostile: tuple[list[str], Attacker], tmp_path: Path
+) -> None:
+    url = hostile[0][0]
+    with forwarded(url) as other, pytest.raises(ConfigurationError) as caught:
+        train([url, other], tmp_path / "run")
+    assert (
+        str(caught.value) == f"engine 'http', option 'nodes': {url!r} and {other!r} are the same node: give each once"
+    )
+
+
+class Asked:
+    """An actor behind a route of all nodes."""
+
+    routes: ClassVar = {"told": Route(verb="GET", path="/health", encode=lambda _: None, decode=lambda _, body: body)}
+
+
+def test_two_addresses_of_one_node_are_no_two_actors_behind_routes(hostile: tuple[list[str], Attacker]) -> None:
+    url = hostile[0][0]
+    with forwarded(url) as other, HttpEngine(nodes=[url, other]) as engine:
+        first = engine.spawn(Asked)
+        assert engine.get(first.told(), LIMIT_S)["status"] == "ok"
+        with pytest.raises(ConfigurationError, match=f"{url}.*{other}.* are the same node"):
+            engine.spawn(Asked)
 
 
 def _other_size(told: dict[str, Any]) -> None:

@@ -153,7 +153,7 @@ def test_open_routes_reveal_nothing(server: Server) -> None:
     for path in opened:
         _, headers, told = Client(server.url).ask(path)
         if path == "/health":
-            allowed = {"status", "chimera", "binary", "name", "kind", "type", "task", "fitted", "epoch"}
+            allowed = {"status", "chimera", "binary", "instance", "name", "kind", "type", "task", "fitted", "epoch"}
             assert set(told) <= allowed
         else:
             assert headers["content-type"].startswith("text/html")

@@ -1,7 +1,8 @@
 """The program ``chimera``: its commands and exit codes.
 
-Exit codes: 0 success, 1 failed run, 2 error in the command line or the configuration, 130 Ctrl-C, 143 SIGTERM. Each
-command imports the heavy modules that it needs, so that ``--help`` and mistakes are answered at once.
+Exit codes: 0 success, 1 failed run, 2 error in the command line or the configuration, 130 Ctrl-C, 143 SIGTERM; 3 an
+altered log (``audit verify``). Each command imports the heavy modules that it needs, so that ``--help`` and mistakes are
+answered at once.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from chimera.cli.ranks import enter_job
 from chimera.cli.report import report
 from chimera.cli.train import train
 from chimera.cli.watch import watch
+from chimera.core.processes import end_process
 from chimera.core.stop_signals import exit_code_of_stop, reason_of_stop, terminable
 from chimera.version import __version__
 
@@ -132,7 +134,10 @@ def main() -> None:
     """Run the command line of this process."""
     warnings.showwarning = _warn
     atexit.register(gc.freeze)  # before it exits, the interpreter would search all objects for cycles
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        end_process(end.code if isinstance(end.code, int) else 0)
 
 
 if __name__ == "__main__":

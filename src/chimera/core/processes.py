@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables that set the number of threads of NumPy and PyTorch."""
@@ -30,6 +33,23 @@ def end_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def end_process(code: int) -> NoReturn:
+    """End this process from its main thread: wait for threads that are no daemons, and run all exit handlers.
+
+    If daemon threads run, the interpreter is not torn down. Its teardown ends each thread that asks for the interpreter, and
+    such an end within compiled code of C++, for instance PyTorch's, aborts the process.
+    """
+    others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
+    if not any(thread.daemon for thread in others):
+        sys.exit(code)
+    threading._shutdown()  # type: ignore[attr-defined] # pools of threads register with it
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or the reader is gone
+            stream.flush()
+    os._exit(code)
 
 
 def start_of(pid: int) -> str:

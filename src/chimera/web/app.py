@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import secrets
 import signal
 import socket
 import ssl
@@ -112,8 +113,10 @@ class _NodeApp(FastAPI):
 
 def _public_router(about: About | Callable[[], About]) -> APIRouter:
     router = plain_router()
-    schema = {"type": "object", "required": ["status", "chimera", "binary"]}
-    example = {"status": "ok", "name": "tree1", "kind": "worker", "chimera": __version__, "binary": True}
+    schema = {"type": "object", "required": ["status", "chimera", "binary", "instance"]}
+    instance = secrets.token_hex(8)  # shows a driver that two addresses are of one node
+    fixed = {"chimera": __version__, "binary": True}
+    example = {"status": "ok", "name": "tree1", "kind": "worker", **fixed, "instance": "5c0e1f7a93b2d846"}
 
     @router.get(
         "/health",
@@ -126,7 +129,7 @@ def _public_router(about: About | Callable[[], About]) -> APIRouter:
     )
     async def health(_: Request) -> Response:
         own = about() if callable(about) else about
-        body = {"status": "ok", **own, "chimera": __version__, "binary": True}
+        body = {"status": "ok", **own, **fixed, "instance": instance}
         return Response(orjson.dumps(body), media_type="application/json")
 
     return router

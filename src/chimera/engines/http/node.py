@@ -45,7 +45,7 @@ class Node:
         self._lock = threading.Lock()
         self._channels: list[RemoteChannel] = []
         self._kinds: frozenset[str] | None = None
-        self._binary: bool | None = None
+        self._health: dict[str, Any] | None = None
         self._seen_s = 0.0
         self._hosts = False
         self._commands: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -80,20 +80,28 @@ class Node:
 
     def takes_binary(self) -> bool:
         """Return whether the node accepts bodies of `wire`. The node is asked once."""
-        if self._binary is None:
+        return self._reported_health().get("binary") is True
+
+    def instance(self) -> str:
+        """Return the random name of the node's process, the same at all its addresses; empty if it reports none."""
+        name = self._reported_health().get("instance")
+        return name if isinstance(name, str) else ""
+
+    def _reported_health(self) -> dict[str, Any]:
+        if self._health is None:
             connection = self.connection()
             try:
                 answer = connection.request("GET", _HEALTH, timeout_s=_PATIENCE_S, idempotent=True)
-                self._binary = answer.status == 200 and document_of(answer).get("binary") is True
+                self._health = document_of(answer) if answer.status == 200 else {}
             except (TimeLimitError, Unreachable, InvalidAnswer):
-                return False  # a node that knows the documented routes only may lack this route; ask again next time
+                return {}  # a node that knows the documented routes only may lack this route; ask again next time
             finally:
                 connection.close()
-        return self._binary
+        return self._health
 
     def doubt(self) -> None:
         """Discard what the node reported about itself after the loss of an actor there; the next actor asks again."""
-        self._kinds = self._binary = None
+        self._kinds = self._health = None
 
     def seen_s(self, now_s: float) -> float:
         """Return when the node was last known to be alive; between two health checks, that is now."""

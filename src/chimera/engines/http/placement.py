@@ -45,6 +45,7 @@ class Placement:
         self._routed = 0  # actors with routes so far
         self.nodes_by_actor: dict[str, Node] = {}
         self._reserved: set[Node] = set()  # nodes of actors that must be alone there
+        self._instances: dict[str, str] = {}  # address of the node of each actor, by the name of the node's process
 
     def channel(self, actor_type: Callable[..., Any], name: str, rank: int, resources: Resources) -> Channel:
         """Return the channel of a new actor, see `HttpEngine`.
@@ -52,11 +53,12 @@ class Placement:
         Raises
         ------
         RunError : the class must be hosted, and no reachable node hosts it, or none is free.
-        ConfigurationError : two addresses are of the same node, and the actor needs a node of its own.
+        ConfigurationError : two addresses are of the same node.
         """
         if getattr(actor_type, "routes", None):
             node = self._nodes[self._routed % len(self._nodes)]
             self._routed += 1
+            self._check_apart(node)
             return RoutedChannel(self._tracker, name, rank, node, actor_type=actor_type, **self._remote)
         hosting: list[Node] = []
         module, kind = actor_type.__module__, f"{actor_type.__module__}.{getattr(actor_type, '__qualname__', '')}"
@@ -74,6 +76,7 @@ class Placement:
         if home is None:
             alone = bool(getattr(actor_type, "one_per_node", False))
             home = self._free_node(name, hosting, answers) if alone else min(hosting, key=lambda each: each.actors)
+            self._check_apart(home)
             if alone:
                 self.reserve(name, home)
             self.nodes_by_actor[name] = home
@@ -97,16 +100,29 @@ class Placement:
                 raise RunError(
                     f"a node does not answer: {'; '.join(failures)}; start it, or take its address out of 'nodes'"
                 )
-            _check_apart(self._addresses)
+            _check_addresses(self._addresses)
         free = [node for node in hosting if node not in self._reserved]
         if not free:
             count = f"{len(self._nodes)} node{'s' if len(self._nodes) > 1 else ''}"
             raise RunError(f"{name} has no node of its own among {count}: give as many nodes as workers")
         return free[0]
 
+    def _check_apart(self, node: Node) -> None:
+        """Raise ConfigurationError if a node that gets an actor is one of the other nodes, at another address."""
+        if len(self._addresses) > 1 and (instance := node.instance()):
+            known = self._instances.setdefault(instance, node.url)
+            if known != node.url:
+                raise _same_node(known, node.url)
 
-def _check_apart(addresses: Sequence[Address]) -> None:
-    """Raise ConfigurationError if two addresses are of the same node."""
+
+def _same_node(first: str, second: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"engine 'http', option 'nodes': {first!r} and {second!r} are the same node: give each once"
+    )
+
+
+def _check_addresses(addresses: Sequence[Address]) -> None:
+    """Raise ConfigurationError if two addresses are equal, before any node gets an actor."""
     seen: dict[tuple[Any, int, str], str] = {}
     for address in addresses:
         try:
@@ -117,7 +133,5 @@ def _check_apart(addresses: Sequence[Address]) -> None:
         for host in hosts:
             key = host, address.port, address.path
             if key in seen:
-                raise ConfigurationError(
-                    f"engine 'http', option 'nodes': {seen[key]!r} and {address.url!r} are the same node: give each once"
-                )
+                raise _same_node(seen[key], address.url)
         seen |= dict.fromkeys([(host, address.port, address.path) for host in hosts], address.url)

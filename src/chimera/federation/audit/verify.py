@@ -12,6 +12,8 @@ from chimera.core.errors import ConfigurationError
 from chimera.federation.audit.line import FIRST, MAX_LINE_BYTES, AuditError, Line, decode, digest
 from chimera.federation.audit.log import FILE_NAME, full_files, head
 
+_TIME_CHARACTERS = 30  # an altered line may have any text as its time
+
 
 class Verified(NamedTuple):
     """A log whose lines follow one another.
@@ -42,7 +44,8 @@ def verify(path: Path) -> Verified:
 
     Raises
     ------
-    AuditError : a line was changed, removed, moved or added; the message names the first one.
+    AuditError : a line was changed, removed, moved or added. The message names the file, the number of the first such line, and
+        the time in that line; or, if it has none that can be read, the time in the line before.
     ConfigurationError : there is no such file, or the ledger cannot be read.
     """
     if not path.is_dir():
@@ -66,70 +69,95 @@ def _verified(files: Sequence[Path], folder: Path | None) -> Verified:
     expected = None if folder is None else _ledger_of(folder)
     begin = end = (0, FIRST) if expected is None else _begin_of(files[0], expected)
     at_ledger = end  # the line that was the last of the ledger before the file was read
+    time = time_at_ledger = added_time = ""
     for file in files:
         try:
             with file.open("rb") as opened:
-                for line in lines_of(opened, *end, whole=file != files[-1]):
-                    end = line
-                    if expected is not None and line[0] <= expected.sequence:
-                        at_ledger = line
+                for number, last, line_time in _lines_of(opened, *end, time, whole=file != files[-1]):
+                    end, time = (number, last), line_time
+                    if expected is not None and number <= expected.sequence:
+                        at_ledger, time_at_ledger = end, time
+                    added_time = added_time or (time if expected and number > expected.sequence else "")
         except OSError as error:
             raise ConfigurationError(f"there is no audit log {str(file)!r}: {error.strerror}") from error
+        except _AlteredError as error:
+            raise AuditError(f"the audit log {file} was altered at {error}") from None
     if expected is None or folder is None:
         return Verified(*end, 0, False)
+    log, (sequence, last) = f"the audit log {files[-1]} was altered", at_ledger
     if end[0] > expected.sequence and end[0] > _ledger_of(folder).sequence:  # a running program adds lines
-        raise AuditError(f"line {expected.sequence + 1} was added: the ledger has {expected.sequence} lines")
-    sequence, last = at_ledger
+        added = expected.sequence + 1
+        raise AuditError(
+            f"{log} at line {added}{_at(added_time)}: line {added} was added, for the ledger has {expected.sequence} lines"
+        )
     known = expected.digests.get(sequence)
     if known is None:
         raise AuditError(
-            f"the end is missing: line {sequence + 1} and all lines up to {expected.sequence}, the last of the ledger"
+            f"{log} at line {sequence + 1}{_after(time_at_ledger)}: the end is missing: line {sequence + 1} and all lines up "
+            f"to {expected.sequence}, the last of the ledger"
         )
     if known != last:
-        raise AuditError(f"line {sequence} was changed: the ledger has another one")
+        raise AuditError(
+            f"{log} at line {sequence}{_at(time_at_ledger)}: line {sequence} was changed: the ledger has another one"
+        )
     return Verified(sequence, last, expected.sequence - sequence, True, begin[0])
 
 
-def lines_of(file: BinaryIO, number: int, before: str, *, whole: bool) -> Iterator[tuple[int, str]]:
-    """Yield number and hash of each line, in order.
+class _AlteredError(Exception):
+    """A line does not follow the line before it; the message begins with its number."""
+
+
+def _at(time: str) -> str:
+    return f" of {time[:_TIME_CHARACTERS]}" if time else ""
+
+
+def _after(time: str) -> str:
+    return f", after the line of {time[:_TIME_CHARACTERS]}" if time else ""
+
+
+def _lines_of(file: BinaryIO, number: int, before: str, time: str, *, whole: bool) -> Iterator[tuple[int, str, str]]:
+    """Yield number, hash and time of each line, in order.
 
     Parameters
     ----------
-    number, before : number and hash of the line before the first one; 0 and `FIRST`: there is none.
+    number, before, time : number, hash and time of the line before the first one; 0, `FIRST` and "": there is none.
     whole : whether the file must end with a whole line.
 
     Raises
     ------
-    AuditError : a line does not follow the line before it.
+    _AlteredError : a line does not follow the line before it.
     """
     while data := file.readline(MAX_LINE_BYTES + 1):
         number += 1
         if not data.endswith(b"\n"):
+            changed = f"line {number}{_after(time)}: line {number} was changed:"
             if len(data) > MAX_LINE_BYTES:
-                raise AuditError(f"line {number} was changed: it is longer than any line of an audit log")
+                raise _AlteredError(f"{changed} it is longer than any line of an audit log")
             if whole:
-                raise AuditError(f"line {number} was changed: it ends with its file")
+                raise _AlteredError(f"{changed} it ends with its file")
             return  # a part of a line: the program ended while it wrote, and writes the line again at its next start
-        line = _read(data[:-1], number)
+        line = _read(data[:-1], number, time)
+        time = line.entry.time
+        where = f"line {number}{_at(time)}:"
         if line.sequence != number:
-            raise AuditError(
-                f"line {number} has the number {line.sequence}: a line before it was removed, added or moved"
+            raise _AlteredError(
+                f"{where} line {number} has the number {line.sequence}, so a line before it was removed, added or moved"
             )
         if line.before != before:
-            raise AuditError(
-                f"line {number} does not follow line {number - 1}: one of the two was changed"
+            raise _AlteredError(
+                f"{where} line {number} does not follow line {number - 1}, so one of the two was changed"
                 if number > 1
-                else "line 1 was changed: it follows another line"
+                else f"{where} line 1 was changed: it follows another line"
             )
         before = digest(data[:-1])
-        yield number, before
+        yield number, before, time
 
 
-def _read(data: bytes, number: int) -> Line:
+def _read(data: bytes, number: int, time: str) -> Line:
     try:
         return decode(data)
     except ValueError as error:
-        raise AuditError(f"line {number} was changed: {error}") from None
+        raise _AlteredError(f"line {number}{_after(time)}: line {number} was changed: {error}") from None
 
 
 def _begin_of(file: Path, expected: _Ledger) -> tuple[int, str]:

@@ -28,7 +28,7 @@ from chimera.engines.federation.wire.frames import (
 from chimera.engines.federation.wire.port import Port
 
 _MIN_RETRY_DELAY_S, _RETRY_DELAY_SHARE, _MAX_RETRY_DELAY_S = (
-    0.25,
+    0.1,
     0.1,
     30.0,
 )  # seconds between tries; as a share of the time without a connection
