@@ -56,6 +56,7 @@ REVIEWED = {
     "engines/http/engine.py": "a constant",
     "engines/ray/groups/link.py": "constants",
     "engines/threads.py": "a constant",
+    "inference/preload.py": "whether a module that the operator preloads is there: the name's first part, without importing it",
     "inference/worker/forked.py": "what the operator preloads; constants of registered kinds",
     "inference/models/factory.py": "a factory that the user names; by-path names of others go through load_object",
     "jobs/files/bundle.py": "the function of a submission, in the process of the job, after its token was checked",

@@ -36,7 +36,7 @@ class Runner:
 class Runners:
     """Makes runners for workers, and no servers."""
 
-    addressed = by_rows = False
+    addressed = by_rows = private = False
 
     def __init__(self, engine: chimera.Engine) -> None:
         self.engine = engine
@@ -66,8 +66,6 @@ class Dealt(DataProvider):
 
 class WithServers(Runners):
     """Makes servers too."""
-
-    private = False
 
     def servers(self, shards: int) -> list[Any]:
         return [self.server(index, shards) for index in range(shards)]
