@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,6 +79,19 @@ def test_no_server_steps_and_the_trace_has_each_step_of_workers(fit: Fit) -> Non
         **{(f"worker {rank}", "update"): 30 for rank in range(2)},
     }
     assert sum(row.samples for row in rows) == run.cost.samples == 30 * 3 * 16
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the cores of a process can be set on Linux only")
+def test_servers_are_with_workers_where_each_worker_needs_its_core(fit: Fit) -> None:
+    allowed, found = os.sched_getaffinity(0), []
+    for count in sorted({1, len(allowed)}):
+        os.sched_setaffinity(0, set(sorted(allowed)[:count]))
+        try:
+            run = fit(f"{count}", engine="local", workers=1, rounds=3, strategy={**hosted(1), "placement": "auto"})
+        finally:
+            os.sched_setaffinity(0, allowed)
+        found.append({row.actor for row in rows_of(run) if row.call == "update"})
+    assert found == [{"worker 0"}, {"server 0"}][: len(found)]
 
 
 @pytest.mark.sampled(1)

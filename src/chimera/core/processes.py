@@ -21,6 +21,11 @@ SHORT_RUNS = 3
 _SHORT_RUN_S, _FIRST_PAUSE_S, _MAX_PAUSE_S = 2.0, 0.1, 10.0
 
 
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def end_with_parent(parent: int) -> None:
     """Kill this process when its parent ends, also if that is killed; only on Linux.
 

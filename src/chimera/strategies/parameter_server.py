@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from chimera.core.errors import ConfigurationError
+from chimera.core.processes import cores
 from chimera.strategies.cluster import Cluster
 from chimera.strategies.strategy import STRATEGIES, Aggregated, Round, Strategy
 
@@ -22,8 +23,9 @@ class ParameterServer(Strategy):
         gradients are dropped (Chen et al. 2016, "Revisiting Distributed Synchronous SGD").
     timeout_s : seconds that a step waits for its quorum; after that it uses the gradients that have arrived. Default: no limit.
     placement : ``own`` (default): each server has a process of its own. ``with-workers``: the first ``shards`` workers step the
-        servers' slices between their gradients, for machines with no more cores than workers. This needs an engine with groups
-        of processes, and a round without quorum and time limit; otherwise servers have their own processes.
+        servers' slices between their gradients. This needs an engine with groups of processes, and a round without quorum and
+        time limit; otherwise servers have their own processes. ``auto``: ``with-workers`` if the driver's machine has no more
+        cores than there are workers.
     aggregation : rule by which servers combine gradients, a name or a table; default ``mean``. Against attackers: for instance
         ``median`` (docs/explanation/robust.md).
     """
@@ -37,7 +39,7 @@ class ParameterServer(Strategy):
         shards: int = 1,
         quorum: float = 1.0,
         timeout_s: float | None = None,
-        placement: Literal["own", "with-workers"] = "own",
+        placement: Literal["own", "with-workers", "auto"] = "own",
         aggregation: str | Mapping[str, Any] = "mean",
     ) -> None:
         if shards < 1:
@@ -46,8 +48,8 @@ class ParameterServer(Strategy):
             raise ConfigurationError(f"quorum is a share of the workers, above 0 and at most 1, not {quorum}")
         if timeout_s is not None and timeout_s <= 0:
             raise ConfigurationError(f"timeout_s must be above 0, not {timeout_s}")
-        if placement not in ("own", "with-workers"):
-            raise ConfigurationError(f"placement is 'own' or 'with-workers', not {placement!r}")
+        if placement not in ("own", "with-workers", "auto"):
+            raise ConfigurationError(f"placement is 'own', 'with-workers' or 'auto', not {placement!r}")
         self.shards, self.quorum, self.timeout_s, self.placement = shards, quorum, timeout_s, placement
         self.aggregation = aggregation
 
@@ -55,7 +57,8 @@ class ParameterServer(Strategy):
         """Yield one step of the servers a round, or several steps at a time where servers and workers form a group."""
         servers = cluster.servers(self.shards)
         if self.quorum == 1 and self.timeout_s is None:
-            if self.placement == "with-workers" and (groups := cluster.groups_with_hosted_servers()):
+            full = self.placement == "auto" and cores() <= len(cluster.workers)
+            if (full or self.placement == "with-workers") and (groups := cluster.groups_with_hosted_servers()):
                 yield from self._with_workers(cluster, servers, groups)
             if (group := cluster.group_with_servers()) is not None:
                 yield from self._in_group(cluster, servers, group)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
+from chimera.core import processes
 from chimera.core.private import make_folder, opener
 from chimera.core.processes import THREAD_VARIABLES, describe_exit
 from chimera.engines import parent_watch
@@ -101,9 +102,7 @@ class ProcessLauncher:
 
 def thread_counts(shares: Sequence[int], cores: int | None = None) -> list[int]:
     """Return the number of threads of each worker: the processors divided by the shares, rounded, at least one each."""
-    available = cores or len(
-        os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    )
+    available = processes.cores() if cores is None else cores
     return [max(1, round(available * share / sum(shares))) for share in shares]
 
 

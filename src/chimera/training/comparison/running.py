@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import selectors
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from chimera.core.processes import cores
 from chimera.training.artifacts.location import path_in_run
 from chimera.training.comparison.cell_process import CellProcess, State
 from chimera.training.comparison.grid import Cell
@@ -56,11 +56,6 @@ class CellRunner(Protocol):
         self, cells: Sequence[Cell], folder: Path, *, resume: bool, callbacks: Sequence[GridCallback]
     ) -> tuple[Outcomes, int | None]:
         """Run the cells until all have ended, or until a signal."""
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_cells(
