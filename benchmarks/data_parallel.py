@@ -37,6 +37,11 @@ VARIANTS = {
     "with-workers": "the same, 1 shard with a worker",
     "with-workers-2": "the same, 2 shards with workers",
 }
+SERVERS = {
+    "parameter-server-2": {"shards": 2},
+    "with-workers": {"placement": "with-workers"},
+    "with-workers-2": {"shards": 2, "placement": "with-workers"},
+}
 
 
 def build(network: str):
@@ -122,11 +127,7 @@ def measure_chimera(variant: str, network: str, engine: str = "local", rounds: t
     from chimera.training.trainer import Trainer
 
     warm_up, steps = rounds or STEPS[network]
-    if variant != "all-reduce":
-        placement = "with-workers" if variant.startswith("with-workers") else "own"
-        strategy = {"name": "parameter-server", "shards": 2 if variant.endswith("-2") else 1, "placement": placement}
-    else:
-        strategy = variant
+    strategy = {"name": "parameter-server", **SERVERS[variant]} if variant in SERVERS else variant
     data = arrays()
     with tempfile.TemporaryDirectory() as folder:
         run = Trainer(

@@ -30,6 +30,7 @@ CHECK_EVERY = 10  # steps by which plain Ray's synchronous driver may be ahead o
 VARIANTS = {
     "independent": "two independent processes",
     "local-sync": "ParameterServer on local",
+    "local-workers": "the same, 2 shards with workers",
     "local-async": "AsyncParameterServer on local",
     "plain-sync": "plain Ray, synchronous",
     "ray-sync": "ParameterServer on ray",
@@ -39,13 +40,19 @@ VARIANTS = {
     "ray-all-reduce": "AllReduce on ray",
 }
 GOALS = [
-    ("ray-sync", "plain-sync", 1.5),
-    ("ray-async", "plain-async", 1.5),
-    ("ray-all-reduce", "train", 1.0),
-    ("local-sync", "plain-sync", 8.0),
-    ("local-async", "plain-async", 8.0),
+    ("ray-sync", "plain-sync", 2.5),
+    ("ray-async", "plain-async", 2.5),
+    ("ray-all-reduce", "train", 2.5),
+    ("local-sync", "plain-sync", 10.0),
+    ("local-workers", "plain-sync", 10.0),
+    ("local-async", "plain-async", 10.0),
 ]
-STRATEGIES = {"sync": "parameter-server", "async": "async-parameter-server", "all-reduce": "all-reduce"}
+STRATEGIES = {
+    "sync": "parameter-server",
+    "workers": "with-workers-2",
+    "async": "async-parameter-server",
+    "all-reduce": "all-reduce",
+}
 STEPS = {"local": (600, 4000), "ray": (150, 600), "train": (150, 1000)}  # of each worker: to warm up, to measure
 
 
