@@ -212,7 +212,7 @@ def test_a_batch_of_an_unknown_class_is_refused_in_one_line() -> None:
     ("make", "message"),
     [
         (lambda row: None if row == 3 else (np.zeros(2), 0), "sample 3 is None"),
-        (lambda row: (Image.new("L", (2, 2)), row % 2), "part 0 is of type Image in sample 0: make an array, a tensor"),
+        (lambda row: (Image.new("L", (2, 2)), row % 2), "part 0 is of type Image in sample 0: convert it to an array"),
         (lambda row: {"x": np.zeros(2), "at": date(2020, 1, 1 + row)}, "'at' is of type date in sample 0"),
     ],
 )

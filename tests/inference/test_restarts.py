@@ -80,7 +80,7 @@ def test_an_unknown_module_ends_the_command_with_one_line(tmp_path: Path) -> Non
     assert not (tmp_path / "cluster").exists()
 
 
-def test_a_process_that_ends_at_its_start_again_and_again_is_reported_until_it_is_dismissed(tmp_path: Path) -> None:
+def test_a_process_that_ends_repeatedly_at_its_start_is_reported_until_it_is_dismissed(tmp_path: Path) -> None:
     folder = ClusterFolder(tmp_path / "cluster")
     folder.create()
     failing, said = FailingProcesses(folder.failing), list[str]()
@@ -101,7 +101,7 @@ def test_a_process_that_ends_at_its_start_again_and_again_is_reported_until_it_i
 
 @pytest.mark.long
 @pytest.mark.usefixtures("modules")
-def test_console_views_and_health_show_what_fails_and_the_cluster_computes(tmp_path: Path) -> None:
+def test_console_views_and_health_show_failing_processes_and_the_cluster_computes(tmp_path: Path) -> None:
     log = tmp_path / "up.log"
     with cluster(tmp_path, workers=2, standbys=0, options=("--preload", "lethal")) as running:
         until(lambda: log.read_text().count("warning: w") == 2)

@@ -163,7 +163,7 @@ def own_step(module: Any, batch: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["arrays", "tensors", "a mapping", "a step", "a stage"])
-def test_batch_normalisation_of_one_row_gets_a_message_with_the_remedy(kind: str) -> None:
+def test_batch_normalization_of_one_row_gets_a_message_with_the_remedy(kind: str) -> None:
     inputs, labels = np.ones((1, 4), np.float32), np.zeros(1, np.int64)
     batch: Any = (inputs, labels)
     model = TorchModel(Normalized(), step=own_step if kind == "a step" else None)

@@ -59,23 +59,23 @@ def variational(outputs: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("loss", [summed, summed_rows, SummedModule(), partial(summed)])
 @pytest.mark.parametrize("rows", [2, 3, 12])
-def test_a_loss_that_adds_over_the_batch_is_refused_at_the_first_batch(loss: Any, rows: int) -> None:
-    with pytest.raises(ConfigurationError, match=r"adds over the rows of a batch: .*return the mean") as caught:
+def test_a_loss_that_sums_over_the_batch_is_refused_at_the_first_batch(loss: Any, rows: int) -> None:
+    with pytest.raises(ConfigurationError, match=r"sums over the rows of a batch: .*return the mean") as caught:
         TorchModel(network(), loss=loss).gradient((X[:rows], Y[:rows]))
     assert "\n" not in str(caught.value)
 
 
 def test_a_sum_of_several_outputs_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="'variational' adds over the rows"):
+    with pytest.raises(ConfigurationError, match="'variational' sums over the rows"):
         TorchModel(Pair(), loss=variational).gradient((X, X))
-    with pytest.raises(ConfigurationError, match="'variational' adds over the rows"):
+    with pytest.raises(ConfigurationError, match="'variational' sums over the rows"):
         TorchModel(Pair(), loss=variational).gradient((torch.from_numpy(X), torch.from_numpy(X)))
 
 
-def test_a_batch_of_one_row_does_not_decide() -> None:
+def test_a_batch_of_one_row_is_too_small_for_the_check() -> None:
     model = TorchModel(network(), loss=summed)
     model.gradient((X[:1], Y[:1]))
-    with pytest.raises(ConfigurationError, match="adds over the rows"):
+    with pytest.raises(ConfigurationError, match="sums over the rows"):
         model.gradient((X, Y))
 
 
@@ -172,7 +172,7 @@ def test_the_check_happens_once_and_changes_neither_the_loss_nor_random_numbers(
 
 def test_a_run_ends_with_the_error(tmp_path: Path) -> None:
     model = TorchModel(network(), loss=summed)
-    with pytest.raises(ConfigurationError, match="the loss 'summed' adds over the rows"):
+    with pytest.raises(ConfigurationError, match="the loss 'summed' sums over the rows"):
         chimera.train(model, (X, Y), engine="simulated", workers=2, epochs=1, progress=False, out=str(tmp_path / "run"))
 
 

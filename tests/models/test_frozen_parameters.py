@@ -99,7 +99,7 @@ def test_a_write_on_a_worker_ends_the_run_with_one_error(engine: str, tmp_path: 
 def test_a_node_with_another_frozen_part_is_refused(own: int) -> None:
     driver, node = TorchModel(Adapted, seed=0), TorchModel(Adapted, seed=own)
     schema = DriverSchema.of(driver, Dataset(*BATCH, ("0", "1")))
-    with pytest.raises(DataError, match="the frozen parameters of the model of tree1 differ") if own else nullcontext():
+    with pytest.raises(DataError, match="the frozen parameters of the model of tree1,") if own else nullcontext():
         schema.check(node, "tree1")
 
 

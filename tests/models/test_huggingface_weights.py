@@ -148,7 +148,7 @@ def test_tensors_of_a_checkpoint_that_no_layer_uses_are_named(bases: dict[str, s
         made(path=str(folder))
 
 
-def test_the_same_task_says_nothing_and_the_library_writes_no_table(bases: dict[str, str]) -> None:
+def test_the_same_task_has_no_warning_and_the_library_writes_no_table(bases: dict[str, str]) -> None:
     messages: list[str] = []
 
     class Kept(logging.Handler):
@@ -168,7 +168,7 @@ def test_the_same_task_says_nothing_and_the_library_writes_no_table(bases: dict[
     assert not [message for message in messages if "LOAD REPORT" in message]
 
 
-def test_a_run_says_which_weights_are_new_and_the_loaded_run_has_none(bases: dict[str, str], tmp_path: Path) -> None:
+def test_a_run_shows_which_weights_are_new_and_the_loaded_run_has_none(bases: dict[str, str], tmp_path: Path) -> None:
     model = {"name": "huggingface", "task": CLASSES, "path": bases["bert"]}
     data = chimera.Dataset(PAIR[0], np.arange(12) % 3)
     with pytest.warns(UserWarning, match="classifier are new"):

@@ -1,6 +1,6 @@
 """Batches: nestings of tuples, lists, mappings and objects with fields, with arrays or tensors at their leaves.
 
-Objects with fields are those of dataclasses, of classes of ``attrs``, and of ``msgspec.Struct``.
+Objects with fields are instances of dataclasses, of ``attrs`` classes, and of ``msgspec.Struct``.
 
 A leaf is an array or tensor with one row per sample, or a plain value without rows, such as a text.
 Only this module and the adapters of models read the parts of a batch.

@@ -41,10 +41,10 @@ def end_with_parent(parent: int) -> None:
 
 
 def end_process(code: int) -> NoReturn:
-    """End this process from its main thread: wait for threads that are no daemons, and run all exit handlers.
+    """End this process from its main thread: wait for all threads except daemons, and run the exit handlers.
 
-    If daemon threads run, the interpreter is not torn down. Its teardown ends each thread that asks for the interpreter, and
-    such an end within compiled code of C++, for instance PyTorch's, aborts the process.
+    If daemon threads run, the interpreter is not finalized. Its finalization ends each thread that acquires the GIL, and
+    such an end in compiled C++ code, for instance in PyTorch, aborts the process.
     """
     others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
     if not any(thread.daemon for thread in others):
@@ -52,7 +52,7 @@ def end_process(code: int) -> NoReturn:
     threading._shutdown()  # type: ignore[attr-defined] # pools of threads register with it
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or the reader is gone
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or the reader has exited
             stream.flush()
     os._exit(code)
 
@@ -94,7 +94,7 @@ class RestartPause:
 
     Parameters
     ----------
-    short_run_s : a run of less seconds is short. After `SHORT_RUNS` short runs in a row, each further one doubles the pause.
+    short_run_s : runs of fewer seconds are short. From `SHORT_RUNS` short runs in a row on, each doubles the pause, too.
     max_pause_s : maximum pause in seconds.
 
     Attributes

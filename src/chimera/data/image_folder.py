@@ -153,7 +153,7 @@ class ImageFolder:
 
 
 def _of_eight_bits(image: Any, path: Path) -> Any:
-    """Return an image with its 16 bits a pixel reduced to 8, which pillow would clip; other images are unchanged."""
+    """Return an image of 16 bits a pixel with 8 bits, since pillow would clip its values; return other images unchanged."""
     from PIL import Image
 
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):

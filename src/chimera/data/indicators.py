@@ -16,7 +16,7 @@ from chimera.data.samples import SampleDataset
 
 _WHERE = "(for a module: chimera.TorchModel(module, loss=...))"
 _EXAMINED = 256  # maximum number of samples that are read from a data set outside of memory
-_AT_ONCE = 32  # of these samples, which may be images
+_AT_ONCE = 32  # maximum number of these samples in memory at a time: they may be images
 
 
 def check_default_loss(train: TrainingData) -> None:

@@ -174,7 +174,8 @@ class Conversations:
         roles = [message["role"] for message in messages]
         if "assistant" not in roles[first:]:
             raise DataError(
-                f"no message has the role 'assistant', so there is no answer; the roles: {', '.join(roles)}"
+                "no message has the role 'assistant', so there is no answer to train on: add such a message; the roles: "
+                f"{', '.join(roles)}"
             )
         tokens = self._templated(messages)
         counts = np.zeros(len(tokens), bool)

@@ -130,7 +130,7 @@ class IterableSamples(FirstBatch):
     def pieces(self, rows: int) -> Iterator[Batch]:
         """Yield the first ``samples`` samples in batches of at most ``rows``; the same random numbers each time.
 
-        A data set that ends before has fewer samples: none is evaluated twice.
+        If the data set ends before, the batches have fewer samples: no sample is evaluated twice.
         """
         left = Stream(self.source, 0, 1, self.name).first_pass()
         for begin in range(0, self.samples, rows):

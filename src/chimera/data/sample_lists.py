@@ -44,7 +44,7 @@ def mismatch_in(samples: Sequence[Any], numbers: Sequence[int]) -> str | None:
         if found == "None":
             return f"{place} is None in sample {numbers[0]}"
         if found.startswith("of type"):
-            return f"{place} is {found} in sample {numbers[0]}: make an array, a tensor or a number of it"
+            return f"{place} is {found} in sample {numbers[0]}: convert it to an array, a tensor or a number"
     return None
 
 

@@ -115,7 +115,7 @@ class Candidate:
         return rows + [_row(one, highest) | {"state": one.state} for one in failing.values()]
 
     def about(self) -> dict[str, Any]:
-        """Return the fields of ``/health``: ``failing`` has the names of processes that end within seconds of their start."""
+        """Return the fields of ``/health``: ``failing`` has the names of processes that fail at their start."""
         return {"name": self._name, "kind": "coordinator", "failing": sorted(self._failing.states())}
 
     def _run(self) -> None:

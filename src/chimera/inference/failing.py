@@ -1,4 +1,4 @@
-"""Processes of a cluster that end again and again within seconds of their start: a file for each, for the coordinator."""
+"""Processes of a cluster that end repeatedly within seconds of their start: a file for each, for the coordinator."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ class FailingProcesses:
         self._folder = folder
 
     def clear(self) -> None:
-        """Delete all files: those of an earlier supervisor."""
+        """Delete the files of an earlier supervisor."""
         for file in self._folder.glob("*.json"):
             file.unlink(missing_ok=True)
 
     def report(self, name: str, pid: int, state: str) -> None:
-        """Write the state of a process that fails, with the ID that it had."""
+        """Write the state of a process that fails, with its last process ID."""
         role: Role = "standby" if name.removeprefix("c").isdigit() else "worker"
         failing = Member(role, name, socket.gethostname(), pid, "", state, 0, time.time())
-        with contextlib.suppress(OSError):  # such as a full disk, which may be the reason of the exit
+        with contextlib.suppress(OSError):  # for instance a full disk, which may have caused the exit
             make_folder(self._folder)
             draft = self._folder / f".{name}.{os.getpid()}"
             write(draft, msgspec.json.encode(failing))
             draft.replace(self._folder / f"{name}.json")
 
     def forget(self, name: str) -> None:
-        """Delete the file of a process that runs again, or that is not wanted any more."""
+        """Delete the file of a process that runs again, or that the cluster no longer needs."""
         with contextlib.suppress(OSError):
             (self._folder / f"{name}.json").unlink(missing_ok=True)
 

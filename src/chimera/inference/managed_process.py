@@ -21,8 +21,8 @@ from chimera.inference.worker.process import LEAVE, WARNING
 from chimera.web.disk_guard import DiskGuard
 
 _ERROR, _WARNING = b"chimera: error: ", WARNING.encode()
-_SHORT_RUN_S, _MAX_PAUSE_S = 10.0, 60.0  # of workers; coordinators continue at most 10 s after the disk has space
-_READ_S = 1.0  # between two searches for warnings
+_SHORT_RUN_S, _MAX_PAUSE_S = 10.0, 60.0  # of workers; `supervisor` sets a shorter pause for others
+_READ_S = 1.0  # seconds between two searches for warnings
 _MAX_LOG_BYTES = 1 << 16  # the end of a log, which is searched for the reason of an exit
 
 
@@ -34,7 +34,7 @@ class ManagedProcess:
     command : the module that the process runs, and its arguments.
     inherited : sockets that the process inherits.
     may_start : returns whether the process may start now.
-    max_pause_s : maximum seconds before it is started again, if it ends within seconds of its start again and again.
+    max_pause_s : maximum pause in seconds before a restart, if the process ends repeatedly within seconds of its start.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ManagedProcess:
         self._pause.start(self._started_s)
 
     def check(self, notify: Callable[[str], None]) -> None:
-        """Restart the process if it has ended; pass on its warnings."""
+        """Restart the process if it has ended; pass its warnings to ``notify``."""
         now_s = time.monotonic()
         if self.process is None:
             if self._pause.is_over(now_s):

@@ -24,7 +24,7 @@ def awaited(preload: str) -> list[str]:
 
 
 def check_exist(modules: Sequence[str]) -> None:
-    """Check that workers, whose import path begins with the current folder, find modules. They are not imported.
+    """Check that workers, whose import path begins with the current folder, find modules. Do not import them.
 
     Raises
     ------

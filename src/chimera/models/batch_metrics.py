@@ -122,5 +122,5 @@ class TorchMetric(BatchMetric):
 
 
 def _writable(targets: Any) -> Any:
-    """Return targets, copied if they are an array that is read-only, about which torch warns."""
+    """Return targets; copied if they are a read-only array, about which torch warns."""
     return targets.copy() if isinstance(targets, np.ndarray) and not targets.flags.writeable else targets

@@ -1,4 +1,4 @@
-"""Checks of losses on the first batch: a function of the user averages over its rows, and `nll` gets log-probabilities."""
+"""Checks of losses on the first batch: loss functions of users average over its rows, and `nll` gets log-probabilities."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _MIN_PART = 1e-3  # least share of each part: a mean equals the sum if no row of
 
 
 def check_loss(loss: Loss, outputs: Any, targets: Any, value: Tensor) -> bool:
-    """Check a loss on the outputs and targets of a batch; return whether the batch could decide.
+    """Check a loss on the outputs and targets of a batch; return whether the batch was large enough.
 
     Raises
     ------
-    ConfigurationError : see `_check_mean`; or outputs for ``nll`` are no log-probabilities.
+    ConfigurationError : see `_check_mean`; or the outputs for ``nll`` are not log-probabilities.
     """
     if loss.name != "nll":
         return _check_mean(loss, outputs, targets, value)
@@ -41,7 +41,7 @@ def check_loss(loss: Loss, outputs: Any, targets: Any, value: Tensor) -> bool:
 
 
 def _check_mean(loss: Loss, outputs: Any, targets: Any, value: Tensor) -> bool:
-    """Check a loss function of the user on the outputs and targets of a batch; return whether the batch could decide.
+    """Check a loss function of the user on the outputs and targets of a batch; return whether the batch was large enough.
 
     The loss of the batch is compared with those of its parts, for two ways to divide the batch. A mean is never the sum of two
     values that both have its sign. The loss function and the random generators keep their state.
@@ -65,7 +65,7 @@ def _check_mean(loss: Loss, outputs: Any, targets: Any, value: Tensor) -> bool:
     if not all(parts and _add_up(whole, *parts) for parts in divided):
         return True
     raise ConfigurationError(
-        f"the loss {loss.name!r} adds over the rows of a batch: it is {whole:.4g}, the sum of its values for two parts. A "
+        f"the loss {loss.name!r} sums over the rows of a batch: it is {whole:.4g}, the sum of its values for two parts. A "
         "run needs the mean, since a sum depends on the number of workers: return the mean, such as the sum / len(targets)"
     )
 
@@ -100,7 +100,7 @@ def _parts(loss: Loss, both: Batch, cut: int, count: int) -> tuple[float, float]
 
 @contextmanager
 def _kept_generators(device: Any) -> Iterator[None]:
-    """Return a context that restores the random generators of torch, NumPy and Python."""
+    """Restore the random generators of torch, NumPy and Python at the end of the context."""
     import torch
 
     numpy_state, python_state = np.random.get_state(), random.getstate()

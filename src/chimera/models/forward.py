@@ -51,9 +51,7 @@ class ForwardPass:
         self.flat, self.loss, self.compute = flat, loss, Compute()
         self.step, self._target_transform, self._integer_inputs = step, target_transform, integer_inputs
         self._compiled: Any = None
-        self._is_checked = (
-            loss.targets != "any" and loss.name != "nll"
-        )  # whether the loss fits its outputs, see `check_loss`
+        self._is_checked = loss.targets != "any" and loss.name != "nll"  # or needs no check, see `check_loss`
 
     def __call__(self, batch: Batch) -> Outcome:
         """Return loss and outputs.

@@ -96,9 +96,9 @@ class _Writable:
 
 
 def frozen_digest(module: nn.Module) -> str | None:
-    """Return the SHA-256 of the frozen parameters of a module, and of the factors of its adapters, such as ``alpha / r``.
+    """Return the SHA-256 of the frozen parameters and of the factors of adapters, such as ``alpha / r``, of a module.
 
-    Without frozen parameters, None.
+    None if the module has no frozen parameters.
     """
     digest = FrozenParameters.of(module).digest()
     factors = sorted(

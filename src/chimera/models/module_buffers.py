@@ -74,7 +74,7 @@ def batch_norm_parameters(module: nn.Module) -> list[str]:
 
 
 def check_rows(module: nn.Module, error: Exception, rows: int) -> None:
-    """Raise ConfigurationError if ``error`` is that of batch normalisation for a training batch with one value per channel."""
+    """Raise ConfigurationError if ``error`` is that of batch normalization for a training batch with one value per channel."""
     if isinstance(error, ValueError) and str(error).startswith("Expected more than 1 value per channel"):
         raise ConfigurationError(
             f"{type(module).__name__} has batch normalization, which needs two or more rows to train on, but the batch of a "

@@ -171,7 +171,7 @@ class TorchModel(TorchEvaluation):
 
     @cached_property
     def frozen_digest(self) -> str | None:
-        """The SHA-256 of the frozen parameters and the factors of adapters, in hexadecimal; None without frozen parameters."""
+        """The SHA-256 of the frozen parameters and the factors of adapters, in hexadecimal; None if none are frozen."""
         return frozen_digest(self.module)
 
     def parameters(self) -> Flat:

@@ -114,7 +114,7 @@ class _NodeApp(FastAPI):
 def _public_router(about: About | Callable[[], About]) -> APIRouter:
     router = plain_router()
     schema = {"type": "object", "required": ["status", "chimera", "binary", "instance"]}
-    instance = secrets.token_hex(8)  # shows a driver that two addresses are of one node
+    instance = secrets.token_hex(8)  # by which a driver detects two addresses of one node
     fixed = {"chimera": __version__, "binary": True}
     example = {"status": "ok", "name": "tree1", "kind": "worker", **fixed, "instance": "5c0e1f7a93b2d846"}
 

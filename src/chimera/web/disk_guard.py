@@ -8,7 +8,7 @@ from pathlib import Path
 from chimera.core.errors import NoSpaceError
 
 WARN_BYTES, WARN_SHARE, LEAST_WARN_BYTES = 1 << 30, 0.1, 8 << 20
-"""The guard warns below this free space: a size, or a share of a small disk, which is at least the last number."""
+"""The guard warns below this free space: the smaller one of a size and a share of the disk; at least the last number."""
 RESERVED_BYTES, RESERVED_SHARE, LEAST_RESERVED_BYTES = 256 << 20, 0.05, 4 << 20
 """New work is refused below this free space, so that results and states of accepted jobs can still be stored."""
 _FULL_BYTES = 64 << 10
@@ -45,7 +45,7 @@ class DiskGuard:
 
         Raises
         ------
-        NoSpaceError : it does not. The message states the free space and the limit.
+        NoSpaceError : the new work does not leave it. The message states the free space and the limit.
         """
         free, total = self._space()
         reserved = int(min(RESERVED_BYTES, max(RESERVED_SHARE * total, LEAST_RESERVED_BYTES)))
@@ -53,7 +53,7 @@ class DiskGuard:
             wanted = f", the job needs {_size(more)}" if more else ""
             raise NoSpaceError(
                 f"the disk of {self._folder} is nearly full: {_size(free)} are left{wanted}, and {_size(reserved)} are "
-                "reserved for accepted jobs: nothing is accepted until there is more space"
+                "reserved for accepted jobs: free some space, then try again"
             )
 
     def _space(self) -> tuple[int, int]:

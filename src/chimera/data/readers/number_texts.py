@@ -1,4 +1,4 @@
-"""Columns of texts in which numbers have another notation, or stand beside a mark for a missing value."""
+"""Columns of texts that contain numbers in another notation, or numbers and marks for missing values."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _MANY = 20  # numbers; fewer may be categories, such as "0", "1", "2", "3+"
 
 
 def odd_among_numbers(texts: Collection[str]) -> str | None:
-    """Return the first text because of which a column of numbers was read as texts; None if the texts are categories.
+    """Return the first text that is not a number in a column of numbers; None if the texts are categories.
 
-    The texts that are no numbers are marks for a missing value, or numbers with a separator of thousands, a decimal comma, a
-    currency or a percent sign. Among many numbers they are any texts, fewer than the numbers.
+    In a column of numbers, the other texts are marks for missing values, or numbers with a thousands separator, a decimal
+    comma, a currency or a percent sign. In a column of more than `_MANY` numbers, they may be any texts, if they are fewer.
     """
     others = [text for text in texts if not _NUMBER.fullmatch(text.strip())]
     marks = sum(text.strip().lower() in _MISSING for text in others)

@@ -107,12 +107,12 @@ def host(preload: Sequence[str] = ()) -> None:
 
     Parameters
     ----------
-    preload : modules that a thread imports as soon as the job has begun; rank 0 later sends the modules of its run, too.
+    preload : modules that a thread imports as soon as the job has begun; rank 0 later sends the modules of its run.
     """
     ignore_stop_signals()  # rank 0 writes a checkpoint and ends the job
     end_with_parent(os.getppid())
     job = Job()
     job.rank.import_early(preload)
     job.rank.ended.wait()
-    job.rank.stop_imports()  # else they could delay the exit after MPI has ended, and the launcher would kill this rank
+    job.rank.stop_imports()  # otherwise they could delay the exit after MPI has ended, and the launcher would kill this rank
     job.rank.messenger.end()

@@ -88,7 +88,7 @@ def _verified(files: Sequence[Path], folder: Path | None) -> Verified:
     if end[0] > expected.sequence and end[0] > _ledger_of(folder).sequence:  # a running program adds lines
         added = expected.sequence + 1
         raise AuditError(
-            f"{log} at line {added}{_at(added_time)}: line {added} was added, for the ledger has {expected.sequence} lines"
+            f"{log} at line {added}{_at(added_time)}: line {added} was added, since the ledger has {expected.sequence} lines"
         )
     known = expected.digests.get(sequence)
     if known is None:

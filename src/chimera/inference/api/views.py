@@ -69,7 +69,7 @@ def workers(leader: Coordinator) -> list[dict[str, Any]]:
 
 
 def _without(handle: WorkerHandle) -> str | None:
-    """Return why a worker runs without modules of ``--preload``; None if it has all."""
+    """Return the errors of modules of ``--preload`` that a worker runs without; None if there are none."""
     return handle.reported.without or None if handle.reported is not None else None
 
 

@@ -1,4 +1,4 @@
-"""The clock of a coordinator: the wall clock, without its steps back."""
+"""The clock of a coordinator: the wall clock, which never goes back."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 
 class SteadyClock:
-    """Returns the wall-clock time in seconds. If the wall clock is set back, the time continues; steps forward are followed.
+    """Returns the wall-clock time in seconds. If the wall clock is set back, the returned time continues to grow.
 
-    After a step back, rates of jobs would count finished queries again and again, until the clock has caught up.
+    Otherwise, after a step back, rates of jobs would count finished queries repeatedly. Steps forward change the returned time.
 
     Parameters
     ----------

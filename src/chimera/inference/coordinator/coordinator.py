@@ -154,7 +154,7 @@ class Coordinator:
         return self._stores[job]
 
     def prepare(self, model: dict[str, Any]) -> None:
-        """Let the workers load the model of a job whose queries are still arriving. Main thread only."""
+        """Prepare the workers for the model of a job whose queries still arrive. Main thread only."""
         self._workers.prepare({key_of(model): model})
 
     @property
@@ -204,7 +204,7 @@ class Coordinator:
 
         Raises
         ------
-        NoSpaceError : it has not.
+        NoSpaceError : the disk is full, or nearly full.
         """
         if self._disk is not None:
             self._disk.check_submission()

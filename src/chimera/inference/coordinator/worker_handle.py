@@ -52,7 +52,7 @@ class WorkerHandle:
     ----------
     batches : the batches of the worker, each with the time of its dispatch; the worker computes the first.
     sent : those of them that the worker has received for certain.
-    ahead : those that it computes before the batches that it has not begun.
+    ahead : those that the worker computes before the batches that it has not begun.
     loaded : keys of the models in the worker's memory.
     reported : the last state that the worker reported.
     unloadable : keys of the models that the worker cannot load and other workers may, each with the error.

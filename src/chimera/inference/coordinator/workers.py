@@ -82,7 +82,7 @@ class Workers:
             self._dispatch_new(available, now_s)
 
     def prepare(self, models: Mapping[str, dict[str, Any]]) -> None:
-        """Let the available workers get ready for models, given by key."""
+        """Prepare the available workers for models, given by key."""
         for handle in self.handles.values():
             if handle.available:
                 handle.prepare(models)
@@ -90,7 +90,7 @@ class Workers:
     def _dispatch_new(self, available: list[WorkerHandle], now_s: float) -> None:
         """Dispatch the first batch of a new job to the worker that finishes its batch first.
 
-        The worker may have its next batch already. It computes the new job first, which would wait for two batches otherwise.
+        The worker may have its next batch already. It computes the new job first, which would otherwise wait for two batches.
         """
         ends = [(self._ends_in_s(each, now_s), each) for each in available if each.batches and each.state != "loading"]
         end_s, handle = min(ends, key=lambda pair: pair[0], default=(math.inf, None))

@@ -104,7 +104,7 @@ class Scheduler:
         return any(job.returned for job in self._active.values())
 
     def any_new(self) -> bool:
-        """Return whether a job waits of which no batch was dispatched yet."""
+        """Return whether a job waits for the dispatch of its first batch."""
         return any(job.waiting and job.first_s is None for job in self._active.values())
 
     def waiting_models(self) -> dict[str, dict[str, Any]]:

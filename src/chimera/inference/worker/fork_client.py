@@ -39,9 +39,9 @@ class ForkClient:
             self._own = start(theirs)
 
     def prepare(self, modules: Sequence[str]) -> dict[str, str]:
-        """Let the fork server import modules, wait for that, and return why some cannot be imported, by name.
+        """Request imports of modules from the fork server, wait, and return the errors of failed imports, by name.
 
-        If the process that imports them dies, none of them can.
+        If the process that imports them dies, its end is the error of all modules.
 
         Raises
         ------

@@ -32,7 +32,7 @@ class Request(Struct, frozen=True):
     Attributes
     ----------
     modules : modules that must be imported first.
-    strict : whether a worker waits for the imports, and gets their failures. Else the load of the model has the error.
+    strict : whether a worker waits for the imports, and receives their errors. Otherwise the load of the model fails.
     model : table of a model whose weights are shared; None: the computing process loads its model itself.
     fork : whether to fork a computing process; else only get ready for that.
     folder : its working directory.
@@ -108,7 +108,7 @@ class Child:
         self.is_ready()
 
     def has_reported(self) -> bool:
-        """Return whether the message that it is ready has arrived, once its socket can be read."""
+        """Return whether the child has sent the message that it is ready. Call it when the socket can be read."""
         try:
             return bool(self.request_socket.recv(len(READY), socket.MSG_PEEK | socket.MSG_DONTWAIT))
         except OSError:
@@ -122,7 +122,7 @@ class Child:
 
 
 def pass_on(child: Child, body: bytes, reply: socket.socket, files: list[int], *, awaited: bool) -> None:
-    """Pass a request on to a child. ``awaited``: a worker waits for the answer, and gets the status if the child dies."""
+    """Pass a request on to a child. ``awaited``: a worker waits for the answer, and receives the status if the child dies."""
     with contextlib.suppress(OSError):  # the child has just died: the worker repeats the request
         socket.send_fds(child.request_socket, [body], [reply.fileno(), *files])
     if child.waiting is None or not awaited:

@@ -29,7 +29,7 @@ LEAVE = signal.SIGUSR1
 DIED = 3
 """Exit code of a worker that can start no computing process."""
 WARNING = "chimera: warning: "
-"""The text before a line of a worker that the console shows, too."""
+"""The prefix of lines in the output of a worker that the console shows, too."""
 
 
 def main() -> None:

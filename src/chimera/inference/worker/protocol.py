@@ -32,7 +32,7 @@ class Assignment(Struct, frozen=True):
     model : table of the model (`chimera.inference.models`).
     limit_s : seconds in which the batch must be computed, without loading the model; 0: no limit.
     limit_loads : minimum of the limit, as a multiple of the model's load time.
-    ahead : whether the worker computes it before the batches that it has not begun.
+    ahead : whether the worker computes this batch before the batches that it has not begun.
     """
 
     job: str
@@ -63,7 +63,7 @@ class WorkerState(Struct, frozen=True):
     up_s : seconds since its start.
     silent : whether its computing process is stopped, by SIGSTOP for example.
     draining : whether it finishes its batches, and gets no more: because of `Link.drain`, or because it exits then.
-    without : why it runs without modules of ``--preload``; empty if it has all.
+    without : errors of modules of ``--preload`` that the worker runs without; empty if there are none.
     """
 
     name: str

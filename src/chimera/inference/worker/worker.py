@@ -48,7 +48,7 @@ class InferenceWorker:
 
     Attributes
     ----------
-    without : why modules of ``preload`` could not be imported; empty if all are.
+    without : errors of modules of ``preload`` that could not be imported; empty if there are none.
     on_change : a context in which a function is called whenever `take` may have more to report, see `Changes.on_change`.
 
     Raises

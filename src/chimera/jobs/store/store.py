@@ -77,7 +77,7 @@ class Store:
         Parameters
         ----------
         key : idempotency key of 1 to 200 characters, which the client generates for each submission.
-        check_new : called before a new job is added; raises if none may be.
+        check_new : called before a new job is added; raises an error if the job must not be added.
 
         Raises
         ------

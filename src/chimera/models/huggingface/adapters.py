@@ -121,7 +121,7 @@ def adapted(module: Any, config: Any, freeze_a: bool = False) -> Any:
         ) from error
     if not any(parameter.numel() for parameter in made.parameters() if parameter.requires_grad):
         raise ConfigurationError(
-            f"the adapter of {type(module).__name__} trains no parameters: increase its size, or leave out inference_mode"
+            f"the adapter of {type(module).__name__} trains no parameters: increase its size, or remove inference_mode"
         )
     for part in made.modules():
         if isinstance(part, ModulesToSaveWrapper):

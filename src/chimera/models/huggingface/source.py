@@ -23,9 +23,9 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 _OLD_TOKENIZER_FILES = ("tokenizer.model", "vocab.txt", "vocab.json")
 _FIXED = ("model_type",)
 _OF_WEIGHTS = ("num_attention_heads", "num_key_value_heads")
-"""Options that give the weights another meaning, and may leave their shapes as they are."""
+"""Options that give the weights another meaning, and may keep their shapes."""
 _OF_GGUF = ("num_hidden_layers",)
-"""Options that leave out weights, which transformers does not report for files in the format GGUF."""
+"""Options that leave out weights. For files in the format GGUF, transformers does not report this."""
 _WEIGHTS_PER_BYTE = 8  # at most: a file of 1-bit weights, or smaller types of float that are counted twice
 
 
@@ -228,7 +228,7 @@ def _check_sizes(module: Any) -> None:
 
 
 def _check_order(module: Any, task: LibraryTask) -> None:
-    """Raise ConfigurationError if a model for next tokens reads them: its loss would be meaningless."""
+    """Raise ConfigurationError if a model reads the next tokens that it predicts: its loss would be meaningless."""
     from transformers import MODEL_FOR_MASKED_LM_MAPPING
 
     config = module.config

@@ -12,7 +12,7 @@ from chimera.core.errors import DataError
 from chimera.models.losses import IGNORED
 
 _MANY = 12
-"""Targets that are not all in the inputs by chance; some collators leave a tenth of the tokens unmasked."""
+"""Least number of compared targets: fewer may equal inputs by chance. Some collators leave a tenth of the tokens unmasked."""
 
 
 @contextmanager
@@ -125,7 +125,7 @@ class LibraryStep:
             raise DataError(
                 "a batch has no targets: the task needs "
                 + (
-                    "the tokens behind the masks, and -100 elsewhere"
+                    "the original tokens of masked positions, and -100 elsewhere"
                     if self._masked
                     else "the tokens to generate, as labels"
                 )
@@ -141,8 +141,8 @@ class LibraryStep:
         same = (tokens == targets)[targets != IGNORED]
         if self._masked and same.numel() >= _MANY and same.all():
             raise DataError(
-                f"the targets of a batch are those of its inputs at the same places, which {name} reads: replace inputs that "
-                "have a target by the mask token"
+                f"the targets of a batch are those of its inputs at the same positions, which {name} reads: replace "
+                "inputs that have a target by the mask token"
             )
 
     def _own_tokens(self, arguments: Mapping[str, Any]) -> Any:

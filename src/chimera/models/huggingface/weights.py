@@ -62,7 +62,7 @@ def check_weights(path: str, module: Any, found: Mapping[str, Any], *, classes: 
 
 @contextmanager
 def without_report() -> Iterator[None]:
-    """Leave out the table of transformers that `check_weights` replaces."""
+    """Suppress the table of transformers that the warning of `check_weights` replaces."""
     logger = logging.getLogger("transformers.modeling_utils")
     logger.addFilter(_is_no_report)
     try:
@@ -92,12 +92,12 @@ def _layers(names: Collection[str]) -> set[str]:
 
 
 def _in_any_layer(name: str, base: str) -> str:
-    """Return a name without the numbers of its layers; a file of a base alone leaves out the prefix ``base``."""
+    """Return a name without the numbers of its layers, and without the prefix ``base``, which files of a base alone lack."""
     return re.sub(r"(^|\.)\d+(?=\.)", r"\1*", name.removeprefix(base))
 
 
 def _modules(names: Collection[str], shown: int = 3) -> str:
-    """Return the modules of parameters, the first of them if they are many."""
+    """Return the names of the modules of parameters, at most ``shown`` of them."""
     modules = sorted({name.rpartition(".")[0] or name for name in names})
     heads = sorted({each for each in modules if not any(each.startswith(f"{other}.") for other in modules)})
     more = f" and {len(heads) - shown} more" if len(heads) > shown else ""

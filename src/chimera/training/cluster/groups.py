@@ -57,8 +57,8 @@ class Groups:
     def servers_differ(self) -> bool:
         """Return whether servers and workers of a group may have completed different numbers of rounds when a member died.
 
-        Members that share memory agree on the sent messages. On several machines, a worker can die while it sends. Servers
-        whose slices are with workers have the state before the call in which the member died; workers have progressed.
+        Members that share memory agree on the sent messages. On several machines, a worker can die while it sends. If workers
+        hold the slices, servers have the state before the call in which the member died, and workers have progressed.
         """
         if self._hosted:
             return True

@@ -71,7 +71,7 @@ def _is_named(data: Any) -> bool:
 def mapping_as_data(data: Any) -> Any:
     """Return a mapping of arrays or of parts as a data set, or as a pair (train, test); other data are unchanged.
 
-    A mapping of arrays is such as ``{"x": inputs, "labels": labels}``. A mapping of parts, such as a ``DatasetDict`` of Hugging
+    ``{"x": inputs, "labels": labels}`` is a mapping of arrays. A mapping of parts, such as a ``DatasetDict`` of Hugging
     Face, has the key ``train``, and ``test`` or ``validation`` if it has a test part.
     """
     if not isinstance(data, dict) or isinstance(data.get("name"), str):

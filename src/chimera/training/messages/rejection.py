@@ -85,7 +85,7 @@ def fault(vector: Flat, what: str) -> str:
 
 
 def fault_of_gradient(gradient: Flat | None, loss: float) -> str:
-    """Return in one line why a gradient or its loss is rejected; an empty string if both are finite. None: only the loss."""
+    """Return in one line why a gradient or its loss is rejected; empty if both are finite. None: only the loss."""
     if math.isfinite(loss):
         return "" if gradient is None else fault(gradient, "the gradient")
     return f"the loss is {loss}"

@@ -63,7 +63,7 @@ class ParameterShard(GroupServer, SecureSum):
         self._scratch, self._rows = self._mean, layout.rows
         self._rule: tuple[Named, Aggregation] | None = None  # the last aggregation rule
         self._settings = optimizer = optimizer.own() if isinstance(optimizer, OptimizerSettings) else optimizer
-        self._made_of = {"layout": layout, "optimizer": optimizer, "codec": codec, "uplink": uplink, "seed": seed}
+        self._arguments = {"layout": layout, "optimizer": optimizer, "codec": codec, "uplink": uplink, "seed": seed}
         self._optimizer = optimizer.stepper(self._weights)
         self._rate: Callable[[int], float] | None = None  # learning rate of plain SGD, by step
         if isinstance(optimizer, OptimizerSettings) and optimizer.plain:
@@ -297,7 +297,7 @@ class ParameterShard(GroupServer, SecureSum):
 
     def lend(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the settings of this server, and its state, for a worker that steps the slice in its own process."""
-        return self._made_of, self.state()
+        return self._arguments, self.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` returned.

@@ -76,8 +76,8 @@ class DriverSchema:
             )
         if self.frozen is not None and getattr(model, "frozen_digest", None) != self.frozen:
             raise DataError(
-                f"the frozen parameters of the model of {worker} differ from the driver's, or the alpha of its adapters: start "
-                "both from the same base model, with the same options"
+                f"the frozen parameters of the model of {worker}, or the alpha of its adapters, differ from the driver's: "
+                "start both from the same base model, with the same options"
             )
 
 

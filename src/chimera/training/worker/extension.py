@@ -104,7 +104,7 @@ class WorkerExtension:
         self.worker = worker
 
     def reduce_rates(self, *factors: float) -> None:
-        """Set the reductions of plateau schedules: of the first optimizer of the run to that of the servers."""
+        """Set the reductions of plateau schedules, one for each optimizer of the run; the last is that of the servers."""
 
     def state(self) -> Mapping[str, Any]:
         """Return the state for checkpoints and copies of the replica; empty if there is none."""
@@ -207,7 +207,7 @@ class Extensions:
         return getattr(self._calls[name], name)
 
     def reduce_rates(self, *factors: float) -> None:
-        """Pass the reductions of plateau schedules on."""
+        """Pass the reductions of plateau schedules to the extensions."""
         for extension in self._extensions.values():
             extension.reduce_rates(*factors)
 

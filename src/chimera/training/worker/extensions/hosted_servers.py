@@ -18,7 +18,7 @@ from chimera.training.worker.extension import WorkerExtension, worker_extension
 class HostedServers(WorkerExtension):
     """Steps the slice of a server between the gradients of its worker.
 
-    The server itself keeps the slice of the last completed call. So a death during a call loses no slice, and the driver
+    The server keeps the slice of the last completed call. So a death during a call loses no slice, and the driver
     evaluates and saves the servers as if they had stepped themselves.
     """
 
@@ -103,7 +103,7 @@ class HostedServers(WorkerExtension):
         if self._failure is None and LEAVES not in weights:
             try:
                 return self.worker.gradient(weights)
-            except BaseException as error:  # raised when the other members know of it
+            except BaseException as error:  # raised when the other members have received end messages
                 self._failure = error
         return [LEAVES] * len(weights)
 
