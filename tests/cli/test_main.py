@@ -83,3 +83,12 @@ def test_a_warning_is_one_line_without_code(start, tmp_path):
     assert process.returncode == 0
     assert told.startswith("warning: the file of test windows")
     assert told.count("\n") == 1
+
+
+def test_a_program_that_the_users_code_ends_with_a_text_fails(start, tmp_path):
+    (tmp_path / "net.py").write_text("import sys\n\n\ndef made():\n    sys.exit('no data in this folder')\n")
+    (tmp_path / "run.toml").write_text('data = "digits"\nmodel = "net.py:made"\n')
+    process = start("train", "run.toml")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert errors.endswith("no data in this folder\n")

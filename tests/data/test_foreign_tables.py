@@ -15,6 +15,8 @@ from torch import nn
 
 import chimera
 from chimera.core.errors import DataError
+from chimera.data.readers.csv_file import read_csv
+from chimera.data.readers.number_texts import odd_among_numbers
 from chimera.data.split import Split
 
 N = 40
@@ -92,3 +94,11 @@ def test_a_mapping_of_arrays_trains(tmp_path: Path) -> None:
     assert run.metrics["accuracy"] > 0.9
     with pytest.raises(chimera.core.errors.ConfigurationError, match="a table with the keys 'input' needs a 'name'"):
         chimera.train(nn.Linear(2, 2), {"input": "x"}, **options)
+
+
+def test_long_texts_and_many_columns_are_read_in_linear_time(tmp_path: Path) -> None:
+    assert odd_among_numbers(["1" * 3_000_000 + "x", "2"]) is None
+    path = tmp_path / "wide.csv"
+    path.write_text(",".join(f"g{i}" for i in range(30_000)) + ",g7\n")
+    with pytest.raises(DataError, match="several columns 'g7'"):
+        read_csv(path)

@@ -54,6 +54,13 @@ def test_one_hot_targets_of_nodes_need_a_named_loss(tmp_path: Path) -> None:
         assert "r2" in fit(urls, {**MLP, "loss": "mse"}, rounds=2).metrics
 
 
+def test_the_values_of_one_node_may_all_be_0_or_1(tmp_path: Path) -> None:
+    frame = table()
+    frame = frame.assign(lesions=np.arange(len(frame)) % 2 + 2.0 * (np.arange(len(frame)) > len(frame) // 2))
+    with nodes(tmp_path, written(tmp_path, thirds(frame.drop(columns="diagnosis")), target="lesions")) as urls:
+        assert "r2" in fit(urls, rounds=2).metrics
+
+
 def test_nodes_train_an_estimator_of_two_classes(tmp_path: Path) -> None:
     with nodes(tmp_path, written(tmp_path, thirds(table()))) as urls:
         run = fit(urls, "sklearn-sgd-classifier", strategy={"name": "fed-avg", "local_steps": 4}, rounds=20)

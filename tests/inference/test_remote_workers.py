@@ -321,6 +321,8 @@ def test_results_of_another_form_are_refused(results: bytes) -> None:
     sent = Collected(state, [Finished("1", 0, 0.1, 0, b"", failure="it died\n\x1b[31m2026 INFO all is well")])
     (failed,) = RemoteLink("b.w0", Sends()).collect(1, [], 0.0).results  # type: ignore[arg-type]
     assert failed.failure == r"it died \x1b[31m2026 INFO all is well"
+    sent = Collected(msgspec.structs.replace(state, without="torch\n2026 INFO all is well"), [])
+    assert RemoteLink("b.w0", Sends()).collect(1, [], 0.0).state.without == "torch 2026 INFO all is well"  # type: ignore[arg-type]
     sent = Collected(msgspec.structs.replace(state, loading="x\ny"), [])
     with pytest.raises(RunError, match="no valid keys of models"):
         RemoteLink("b.w0", Sends()).collect(1, [], 0.0)  # type: ignore[arg-type]

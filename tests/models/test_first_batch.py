@@ -170,6 +170,23 @@ def test_the_check_happens_once_and_changes_neither_the_loss_nor_random_numbers(
     assert Counting.calls == 1
 
 
+class Frozen(dict[str, Tensor]):
+    """Outputs that cannot be changed, as those of transformers."""
+
+    def update(self, *_: Any, **__: Any) -> None:
+        raise TypeError("these outputs cannot be changed")
+
+
+class Named(nn.Sequential):
+    def forward(self, inputs: Tensor) -> Any:
+        return Frozen(logits=super().forward(inputs))
+
+
+def test_outputs_that_cannot_be_copied_are_not_checked() -> None:
+    model = TorchModel(Named(*network()), loss=lambda outputs, targets: F.cross_entropy(outputs["logits"], targets))
+    assert np.isfinite(model.gradient((X, Y))[1])
+
+
 def test_a_run_ends_with_the_error(tmp_path: Path) -> None:
     model = TorchModel(network(), loss=summed)
     with pytest.raises(ConfigurationError, match="the loss 'summed' sums over the rows"):

@@ -112,3 +112,14 @@ def test_the_digest_depends_on_each_frozen_value_and_on_no_trained_one(model: To
         module.base.weight[3, 3] += 1
     assert TorchModel(module).frozen_digest != model.frozen_digest
     assert TorchModel(nn.Linear(4, 2)).frozen_digest is None
+
+
+def test_the_digest_reads_the_factors_of_adapters_only() -> None:
+    module: Any = nn.Linear(4, 2)
+    module.scaling = {"type": "linear"}
+    assert TorchModel(module).frozen_digest is None
+    module.bias.requires_grad_(False)
+    plain: Any = nn.Linear(4, 2)
+    plain.load_state_dict(module.state_dict())
+    plain.bias.requires_grad_(False)
+    assert TorchModel(module).frozen_digest == TorchModel(plain).frozen_digest

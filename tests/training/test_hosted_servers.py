@@ -128,6 +128,24 @@ def test_a_death_returns_the_run_to_its_snapshot(fit: Fit, at: int, tmp_path: Pa
     assert run.cost.rounds == whole.cost.rounds
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("every", [1, 10])
+def test_a_server_that_dies_before_it_lends_its_slice_is_replaced(fit: Fit, every: int) -> None:
+    options = {"workers": 2, "strategy": hosted(), "checkpoint_every": 10, "log_every": every, "evaluate_every": 10}
+    whole = fit("whole", **options)
+    run = fit("cut", engine="local", faults=["kill server 1 at step 10"], **options)
+    assert [event.event for event in run.events][-3:] == ["server lost", "server respawned", "went back"]
+    assert np.array_equal(run.trained.parameters(), whole.trained.parameters())
+
+
+def test_bytes_do_not_depend_on_the_number_of_calls(fit: Fit) -> None:
+    runs = [
+        fit(f"{every}", engine="local", strategy=hosted(), log_every=every, checkpoint_every=every) for every in (2, 30)
+    ]
+    assert runs[0].cost.bytes_up == runs[1].cost.bytes_up
+    assert runs[0].cost.bytes_down == runs[1].cost.bytes_down
+
+
 def test_servers_step_themselves_when_there_are_fewer_workers(fit: Fit, tmp_path: Path) -> None:
     run = fit(
         engine="local", workers=2, model=Failing(tmp_path, 5, dies=True), strategy=hosted(), on_worker_loss="drop"

@@ -137,7 +137,10 @@ def main() -> None:
     try:
         app()
     except SystemExit as end:
-        end_process(end.code if isinstance(end.code, int) else 0)
+        if end.code is None or isinstance(end.code, int):
+            end_process(end.code or 0)
+        typer.echo(end.code, err=True)  # code of the user ended the program with a text
+        end_process(1)
 
 
 if __name__ == "__main__":

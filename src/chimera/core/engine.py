@@ -117,15 +117,15 @@ class Group(Protocol):
 
         Arrays and encoded messages travel without pickle, and arrays in memory of `chimera.core.call.empty` without a copy. Do
         not change an array until the member has answered, i.e. until `receive` has returned its next value.
-        Between two values for the same member, receive an answer: a value that the other member sent after it had
-        received the first one.
+        Between two values for the same member, receive an answer, in this group or another one: a value that the other member
+        sent after it had received the first one.
         """
 
     def receive(self, members: Sequence[int], count: int | None = None) -> dict[int, Any]:
         """Wait for the next value of each of these members, or of the first ``count`` of them; return the values by rank.
 
         The values are in the order of ``members`` if all are awaited. Arrays are read-only, and may be read until this member
-        sends to the same member again. Values that were sent before a death can be received.
+        answers the sender, in this group or another one. Values that were sent before a death can be received.
 
         Raises
         ------

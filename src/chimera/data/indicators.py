@@ -19,8 +19,10 @@ _EXAMINED = 256  # maximum number of samples that are read from a data set outsi
 _AT_ONCE = 32  # maximum number of these samples in memory at a time: they may be images
 
 
-def check_default_loss(train: TrainingData) -> None:
+def check_default_loss(train: TrainingData, min_columns: int = 1) -> None:
     """Check that the targets are values, not classes, for a run whose loss the user did not name.
+
+    Targets of fewer than ``min_columns`` columns are not checked: a part of the data may contain only 0 and 1 by chance.
 
     Raises
     ------
@@ -30,6 +32,8 @@ def check_default_loss(train: TrainingData) -> None:
     if targets is None or targets.ndim not in (1, 2) or not _are_indicators(targets):
         return
     columns = 1 if targets.ndim == 1 else targets.shape[1]
+    if columns < min_columns:
+        return
     if columns == 1:
         if targets.min() == targets.max():
             return

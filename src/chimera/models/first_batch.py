@@ -80,8 +80,11 @@ def _parts(loss: Loss, both: Batch, cut: int, count: int) -> tuple[float, float]
     """Return the losses of the first ``cut`` rows and of the others; None if the function fails on a part of a batch."""
     import torch
 
-    copied = mapped(lambda leaf: leaf.detach().clone(), both)
     function: Any = loss.function
+    try:
+        copied = mapped(lambda leaf: leaf.detach().clone(), both)
+    except Exception:  # outputs of any class, or too little memory for a copy
+        return None
     if not isinstance(function, FunctionType):  # an object may have a state, such as a moving average
         try:
             function = deepcopy(function)

@@ -101,13 +101,15 @@ def frozen_digest(module: nn.Module) -> str | None:
     None if the module has no frozen parameters.
     """
     digest = FrozenParameters.of(module).digest()
+    if digest is None:
+        return None
     factors = sorted(
         (name, float(factor))
         for name, part in module.named_modules()
-        if isinstance(scaling := getattr(part, "scaling", None), dict)  # of a layer of peft
+        if type(part).__module__.startswith("peft.") and isinstance(scaling := getattr(part, "scaling", None), dict)
         for factor in scaling.values()
     )
-    return digest if digest is None or not factors else hashlib.sha256(f"{digest} {factors}".encode()).hexdigest()
+    return hashlib.sha256(f"{digest} {factors}".encode()).hexdigest() if factors else digest
 
 
 def _bytes_of(parameter: nn.Parameter) -> NDArray[np.uint8]:

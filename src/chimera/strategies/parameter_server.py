@@ -80,12 +80,8 @@ class ParameterServer(Strategy):
 
     def _in_group(self, cluster: Cluster, servers: Sequence[Any], group: Any) -> Iterator[Round]:
         """Yield several steps at a time. Servers and workers exchange messages in one call each."""
-        first = cluster.round
-        served = [
-            rounds for rounds in cluster.get([server.rounds_served() for server in servers]) if rounds is not None
-        ]
-        if served and min(served) > first:  # a loss interrupted a call
-            first = min(served)
+        first = self._completed(cluster, servers)
+        if first > cluster.round:
             yield Round([], first - cluster.round)
         for worker in cluster.workers:
             worker.go_to(first)
@@ -100,11 +96,13 @@ class ParameterServer(Strategy):
 
     def _with_workers(self, cluster: Cluster, servers: Sequence[Any], groups: tuple[Any, Any]) -> Iterator[Round]:
         """Yield several steps at a time. Workers step the slices; servers receive them at the end of each call."""
-        for worker, server in zip(cluster.workers, servers, strict=False):
-            worker.host(*server.lend(returns=2))
+        first = self._completed(cluster, servers)
+        if first > cluster.round:
+            yield Round([], first - cluster.round)
+        pairs = zip(cluster.workers, servers, strict=False)
+        hosted = [worker.host(*server.lend(returns=2)) for worker, server in pairs]
         for worker in cluster.workers:
-            worker.go_to(cluster.round)
-        first = cluster.round
+            worker.go_to(first)
         while True:
             count = cluster.horizon
             options = {"shards": self.shards, "first": first, "aggregation": self.aggregation, "returns": 2}
@@ -113,8 +111,15 @@ class ParameterServer(Strategy):
                 for rank, worker in enumerate(cluster.workers)
             ]
             kept = [server.restore(state) for server, (_, state) in zip(servers, trained, strict=False)]
-            yield Round([*(outcome for outcome, _ in trained), *kept], count)
-            first += count
+            yield Round([*hosted, *(outcome for outcome, _ in trained), *kept], count)
+            first, hosted = first + count, []
+
+    def _completed(self, cluster: Cluster, servers: Sequence[Any]) -> int:
+        """Return the number of complete rounds: servers of a group may have completed more before a loss interrupted them."""
+        served = [
+            rounds for rounds in cluster.get([server.rounds_served() for server in servers]) if rounds is not None
+        ]
+        return max(cluster.round, min(served, default=0))
 
     def aggregated(self, workers: int) -> Aggregated:
         """Return how servers aggregate the gradients of a quorum."""

@@ -128,7 +128,7 @@ def _public_router(about: About | Callable[[], About]) -> APIRouter:
         ),
     )
     async def health(_: Request) -> Response:
-        own = about() if callable(about) else about
+        own = await in_thread(about) if callable(about) else about  # may read files
         body = {"status": "ok", **own, **fixed, "instance": instance}
         return Response(orjson.dumps(body), media_type="application/json")
 

@@ -8,6 +8,7 @@ import io
 import itertools
 import re
 import zlib
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 from typing import IO, Any
@@ -42,8 +43,8 @@ def read_csv(path: Path, *, header: bool | None = None) -> Any:
         if header is None:
             header = bool(cells) and not any(map(is_number, cells[0]))
         named = list(filter(None, map(str.strip, cells[0]))) if header and cells else []
-        if twice := [name for name in named if named.count(name) > 1]:
-            raise DataError(f"{path} has several columns {twice[0]!r}: rename or remove all but one")
+        if repeated := [name for name, count in Counter(named).items() if count > 1]:
+            raise DataError(f"{path} has several columns {repeated[0]!r}: rename or remove all but one")
         comma = separator == ";" and any(_DECIMAL_COMMA.fullmatch(cell) for row in cells for cell in row)
         with _opened(path) as file:
             frame = pandas.read_csv(
@@ -99,7 +100,10 @@ def _first_lines(path: Path) -> list[str]:
 def separator_of(lines: list[str]) -> str:
     """Return the separator that splits all lines into equal numbers of cells; a comma if there is none."""
     for separator in _SEPARATORS:
-        widths = {len(row) for row in csv.reader(lines, delimiter=separator, skipinitialspace=True)}
+        try:
+            widths = {len(row) for row in csv.reader(lines, delimiter=separator, skipinitialspace=True)}
+        except csv.Error:  # a long line without this separator exceeds the limit of a cell
+            continue
         if len(widths) == 1 and widths.pop() > 1:
             return separator
     return ","

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 
 _MISSING = {"", "?", "-", "--", ".", "*", "na", "n/a", "#n/a", "nan", "null", "missing"}
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")  # linear in the length of a hostile text
 _OTHER_NOTATION = re.compile(r"[$€£]?\s?[+-]?(\d{1,3}(,\d{3})+(\.\d+)?|\d+,\d+|\d+(\.\d+)?)\s?[%$€£]?")
 _MANY = 20  # numbers; fewer may be categories, such as "0", "1", "2", "3+"
 

@@ -129,6 +129,8 @@ class Incoming:
         self._head = self._requests = None
 
     def _begin_arrays(self, block: bytearray) -> list[Any]:
+        if self._reuse:
+            self.release()  # a sender waits for an answer before its next message, in this group or another one
         count, length, sent_ns = _HEAD.unpack_from(block)
         sizes = struct.unpack_from(f"<{count}q", block, _HEAD.size)
         at = _HEAD.size + 8 * count

@@ -92,10 +92,13 @@ class OwnDataLearner(Learner):
             )
         request = schema.request
         data.check(request, schema.classes)
-        train, self._test = data.parts(schema, request)
-        model = _model(request, schema, disclosure, options.get("seed", 0), partial(check_default_loss, train))
+        has_default_loss: list[bool] = []
+        model = _model(request, schema, disclosure, options.get("seed", 0), partial(has_default_loss.append, True))
         schema.check(model, f"node {data.node!r}")
         check_metrics(model, request.averaged)
+        train, self._test = data.parts(schema, request)  # after the cheap checks: it copies all rows
+        if has_default_loss:
+            check_default_loss(train, min_columns=2)  # one column of one node does not show that the values are classes
         self._disclosure, self._node, self._nominal = disclosure, data.node, request.rows_per_node
         self._averaged = request.averaged
         super().__init__(rank, model, train, bound_order(order, train, rank), **options)

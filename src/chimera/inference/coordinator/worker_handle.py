@@ -158,6 +158,7 @@ class WorkerHandle:
         for batch_id in dropped:
             del self.batches[batch_id]
         self.sent.difference_update(dropped)
+        self.ahead.difference_update(dropped)
         if self.available and not self.batches:
             self.state = "free"
         self._to_send.put(job)

@@ -118,6 +118,7 @@ class Workers:
         if ahead:
             handle.insert((dispatched.job, dispatched.batch), dispatched.at_s)
         else:
+            handle.ahead.discard((dispatched.job, dispatched.batch))  # it may have been returned
             handle.batches[dispatched.job, dispatched.batch] = dispatched.at_s
         self._coordinator.after_write(partial(handle.send, (dispatched.job, dispatched.batch)))
 

@@ -47,11 +47,11 @@ class RemoteLink(HttpLink):
 
 
 def _checked_state(state: WorkerState) -> WorkerState:
-    """Return the state of a worker. Raise RunError if the keys of its models are invalid."""
+    """Return the state of a worker, with texts of one line. Raise RunError if the keys of its models are invalid."""
     keys = [*state.loaded, *([] if state.loading is None else [state.loading])]
     if len(keys) > _MAX_MODELS or not all(map(_KEY.fullmatch, keys)):
         raise RunError("the state of the worker has no valid keys of models")
-    return state
+    return msgspec.structs.replace(state, without=_line(state.without)) if state.without else state
 
 
 def _checked(result: Finished) -> Finished:

@@ -277,7 +277,7 @@ class ForkServer:
                 send_reply(reply, status=status)
                 reply.close()
             for child in [each for each in self._children() if each.pid == pid]:
-                for each in child.waiting or () if status else ():
+                for each in child.waiting or () if status or not child.has_reported() else ():
                     send_reply(each, status=status)
                 child.close()
             if self._libraries is not None and self._libraries.pid == pid:

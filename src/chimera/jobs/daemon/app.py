@@ -90,7 +90,7 @@ def jobs_router(daemon: Daemon, followers: Followers) -> APIRouter:
     )
     async def put(request: Request) -> Response:
         file = _converted(request.path_params | {"size": _non_negative(request.path_params["size"])}, None, File)
-        await in_thread(disk.check_submission)
+        await in_thread(disk.check_submission, file.size)
         await in_thread(contents.add, file, _parts(request, asyncio.get_running_loop()))
         return answer(request, {"sha256": file.sha256})
 

@@ -78,7 +78,7 @@ class LibraryStep:
                 f"{tuple(targets.shape)}: choose another task of model 'huggingface', or other data"
             )
         if self._reads and not self._checked:
-            self._check_targets(module, arguments[self._input], targets)
+            self._check_targets(module, arguments.get(self._input), targets)
         if not self._causal:
             return module(**arguments, labels=targets)
         if isinstance(batch, Mapping):
@@ -130,7 +130,7 @@ class LibraryStep:
                     else "the tokens to generate, as labels"
                 )
             )
-        if tokens.shape != targets.shape:
+        if tokens is None or tokens.shape != targets.shape:
             return
         following = tokens[:, 1:] == targets[:, :-1]
         if following.numel() >= _MANY and following.all() and (tokens != tokens[0, 0]).any():

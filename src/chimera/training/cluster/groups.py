@@ -14,6 +14,10 @@ class Groups:
     _actors: Any
     _grouped = False  # whether servers and workers have formed a group
     _hosted = False  # whether workers hold the slices of the servers
+    _formed: tuple[list[Any], tuple[Any, ...]] = (
+        [],
+        (),
+    )  # actors, and their groups, which a strategy that restarts uses again
 
     @property
     def workers(self) -> list[Any]:
@@ -37,7 +41,7 @@ class Groups:
         if self._needs_driver():
             return None
         self._grouped, self._hosted = True, False
-        return self._engine.group([*self.shards, *self.workers])
+        return self._groups([*self.shards, *self.workers], 1)[0]
 
     def groups_with_hosted_servers(self) -> tuple[Any, Any] | None:
         """Return two groups of all living workers, for gradients and for weights, if workers can hold the servers' slices.
@@ -47,7 +51,18 @@ class Groups:
         if self._needs_driver() or len(self.workers) < len(self.shards):
             return None
         self._grouped = self._hosted = True
-        return self.group(), self.group()
+        gradients, weights = self._groups(list(self.workers), 2)
+        return gradients, weights
+
+    def forget_groups(self) -> None:
+        """Form new groups from now on, since a member was lost: the old groups may hold messages that no member received."""
+        self._formed = [], ()
+
+    def _groups(self, actors: list[Any], count: int) -> tuple[Any, ...]:
+        """Return ``count`` groups of these actors. Members never free the memory and the connections of a group."""
+        if self._formed[0] != actors or len(self._formed[1]) != count:
+            self._formed = actors, tuple(self._engine.group(actors) for _ in range(count))
+        return self._formed[1]
 
     def _needs_driver(self) -> bool:
         """Return whether a round needs the driver."""

@@ -76,6 +76,7 @@ class Recovery:
         TooFewWorkersError : fewer than ``min_workers`` are left, or the policy is ``stop``.
         """
         workers, servers, edges = self._cluster.drop_lost()
+        self._cluster.forget_groups()
         replaced = list(self._replace_lost_feeders())
         waiting = any(map(self._nodes.is_there, self._workers))
         unfinished = waiting or self._servers or self._parameters_lost or self._data_left

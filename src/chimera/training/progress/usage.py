@@ -35,6 +35,8 @@ _UNCOUNTED = {
     *_STEERING,
 }
 """Calls that the training loop makes between rounds; their bytes are not counted."""
+_COPIES = {"host", "train_and_serve"}
+"""Calls that copy slices between a server and the worker that steps them. Their number depends on the speed of the machine."""
 _TO_CLOUD, _FROM_CLOUD = "change", "adopt"
 """Calls of edge servers whose results, or arguments, are messages with the cloud. The rows of clients count all other calls."""
 
@@ -103,6 +105,7 @@ class UsageMeter:
             self.samples_by_worker[row.actor] += row.samples
         self.worked.update([row.actor for row in rows])
         used.samples += 0 if self._counted else sum([row.samples for row in rows])
+        rows = [row for row in rows if row.call not in _COPIES]
         used.bytes_up += sum([row.bytes_out for row in rows])
         used.bytes_down += sum([row.bytes_in for row in rows])
 

@@ -121,9 +121,9 @@ class InFlight:
         """Wait until all refs are done. Raise an error of one of them at once: others may wait in a group for its actor."""
         while pending:
             done, pending = self._monitor.wait(pending, len(pending), self._pace.look_s)
-            if pending:
+            for ref in done if pending else ():
                 with contextlib.suppress(ActorLost):  # the other members detect the loss themselves
-                    self._monitor.get(done)
+                    self._monitor.get(ref)
 
     def over(self, count: int) -> Iterator[tuple[Round, list[Any]]]:
         """Yield the first ``count`` rounds, each when it is over, with the values of its ``done``."""

@@ -39,6 +39,7 @@ class ParameterShard(GroupServer, SecureSum):
     uplink : name and options of the uplink's codec, which this process then loads.
     seed : seed of the downlink's codec and of noise.
     privacy : protection of the workers' updates, see `SecureSum`.
+    memory : memory for the slice, shape (p,); by default new memory, which other members of a group read without a copy.
     """
 
     precision: type[np.floating[Any]] = np.float32  # of the slice
@@ -54,10 +55,13 @@ class ParameterShard(GroupServer, SecureSum):
         uplink: tuple[str, Mapping[str, Any]] = ("identity", {}),
         seed: int = 0,
         privacy: Privacy | None = None,
+        memory: Flat | None = None,
     ) -> None:
         self._privacy, self._noise_key = privacy, seed
         shared = self.precision is np.float32  # members of a group then read it without a copy
-        self._weights = empty(len(weights)) if shared else np.empty(len(weights), self.precision)
+        if memory is None:
+            memory = empty(len(weights)) if shared else np.empty(len(weights), self.precision)
+        self._weights = memory
         np.copyto(self._weights, weights)
         self._mean: Flat | SparseRows = np.empty_like(self._weights)
         self._scratch, self._rows = self._mean, layout.rows

@@ -7,6 +7,7 @@ from typing import Any
 
 from chimera.core import call
 from chimera.core.engine import Group
+from chimera.core.parameters import Flat
 from chimera.training.messages.end_of_call import LEAVES
 from chimera.training.messages.rejection import Applied, Rejected, Served
 from chimera.training.plugin import Named
@@ -24,12 +25,17 @@ class HostedServers(WorkerExtension):
 
     _shard: ParameterShard | None = None
     _message: Any = LEAVES  # the message that workers receive next: the slice, encoded
+    _memory: Flat | None = None  # memory of the slice, which members read without a copy and which is never freed
     _failure: BaseException | None = None
     _left: Group | None = None  # a group whose exchange has ended
 
     def host(self, settings: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         """Hold a copy of a server, from what `ParameterShard.lend` returned."""
-        self._shard = ParameterShard(state["weights"], **settings)
+        self._shard, self._message = None, LEAVES  # if this fails, no member steps
+        size = len(state["weights"])
+        if self._memory is None or len(self._memory) != size:
+            self._memory = call.empty(size)
+        self._shard = ParameterShard(state["weights"], **settings, memory=self._memory)
         self._shard.restore(state)
         self._message = self._shard.weights()
 
@@ -88,7 +94,8 @@ class HostedServers(WorkerExtension):
                     rejecting[number] = applied
                 call.record("update", began_s)
         if self._failure is not None:
-            raise self._failure
+            failure, self._failure = self._failure, None  # the run may recover, and start again
+            raise failure
         if not serves or self._shard is None:
             return None, {}
         return Served(rejecting), self._shard.state()
@@ -109,9 +116,8 @@ class HostedServers(WorkerExtension):
 
     def _step(self, gradients: Sequence[Any], aggregation: Named) -> Applied | None:
         """Update the slice; None if a member has failed. The exchange ends also if no worker has a gradient."""
-        assert self._shard is not None
         self._message, applied = LEAVES, None
-        if LEAVES in gradients:
+        if self._shard is None or LEAVES in gradients:
             return None
         try:
             message, applied = self._shard.update(*gradients, aggregation=aggregation)
