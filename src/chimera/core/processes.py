@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,6 +19,9 @@ _PR_SET_PDEATHSIG = 1
 SHORT_RUNS = 3
 """Short runs in a row after which a process counts as failing."""
 _SHORT_RUN_S, _FIRST_PAUSE_S, _MAX_PAUSE_S = 2.0, 0.1, 10.0
+
+
+_last_steps: list[Callable[[], None]] = []  # see `before_exit`
 
 
 def cores() -> int:
@@ -40,20 +43,26 @@ def end_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def before_exit(step: Callable[[], None]) -> None:
+    """Call ``step`` last if `end_process` does not finalize the interpreter, in place of a function of ``Py_AtExit``."""
+    _last_steps.append(step)
+
+
 def end_process(code: int) -> NoReturn:
     """End this process from its main thread: wait for all threads except daemons, and run the exit handlers.
 
-    If daemon threads run, the interpreter is not finalized. Its finalization ends each thread that acquires the GIL, and
-    such an end in compiled C++ code, for instance in PyTorch, aborts the process.
+    If daemon threads still run then, the interpreter is not finalized. Its finalization ends each thread that acquires the GIL,
+    and such an end in compiled C++ code, for instance in PyTorch, aborts the process.
     """
-    others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
-    if not any(thread.daemon for thread in others):
-        sys.exit(code)
     threading._shutdown()  # type: ignore[attr-defined] # pools of threads register with it
     atexit._run_exitfuncs()
+    if not any(thread.daemon for thread in threading.enumerate() if thread is not threading.current_thread()):
+        sys.exit(code)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or the reader has exited
             stream.flush()
+    for step in _last_steps:
+        step()
     os._exit(code)
 
 

@@ -90,7 +90,6 @@ class Job:
             for rank in range(self.size - 1, -1, -1):
                 self.rank.messenger.send(rank, (messages.END,))
             self.rank.messenger.end()
-            _finalize()
 
 
 def lead() -> Job:
@@ -117,10 +116,3 @@ def host(preload: Sequence[str] = ()) -> None:
     job.rank.ended.wait()
     job.rank.stop_imports()  # otherwise they could delay the exit after MPI has ended, and the launcher would kill this rank
     job.rank.messenger.end()
-    _finalize()
-
-
-def _finalize() -> None:
-    """Leave the job. mpi4py does it when the interpreter is finalized, which `end_process` may skip."""
-    if not MPI.Is_finalized():
-        MPI.Finalize()
