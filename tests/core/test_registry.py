@@ -177,3 +177,10 @@ def test_the_class_of_each_strategy_is_found_by_its_name() -> None:
         assert getattr(chimera.strategies, entry.factory.__name__) is entry.factory
     with pytest.raises(ImportError, match="FedAvgg"):
         from chimera.strategies import FedAvgg  # noqa: F401
+
+
+def test_a_folder_with_an_equals_sign_is_part_of_a_path(tmp_path):
+    folder = tmp_path / "batch_size=16"
+    folder.mkdir()
+    (folder / "own.py").write_text("def build():\n    return 7\n")
+    assert Registry("model", "chimera.models").create(f"{folder}/own.py:build") == 7

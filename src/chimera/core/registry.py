@@ -149,7 +149,7 @@ class Registry(Generic[T]):
         MissingExtraError : the library that it needs is not installed.
         """
         if ":" in name:
-            if "=" in name:
+            if "=" in name.partition(":")[2]:  # the path of a file before it may contain this sign
                 raise ConfigurationError(_options_in_name(self.kind, name))
             return Entry(name, load_object(name))
         if name not in self._entries:
@@ -184,7 +184,7 @@ class Registry(Generic[T]):
 def _options_in_name(kind: str, name: str) -> str:
     """Return the error for a name with options, which only variations of a comparison accept."""
     parts = name.split(":")
-    first = next(i for i, part in enumerate(parts) if "=" in part)
+    first = next(i for i, part in enumerate(parts) if i and "=" in part)
     table = ", ".join([f'name = "{":".join(parts[:first])}"', *parts[first:]])
     return (
         f"{name!r} is no name of a {kind}: only the values of a comparison have options after a colon; "
