@@ -1,4 +1,4 @@
-"""Chimera on one GPU: workers that share it, DDP with a codec's hook, adapters of a language model, and codecs.
+"""Chimera on one GPU: workers that share it, one worker, DDP with a codec's hook, a language model, and codecs.
 
 - ``workers``: two workers with SGD, batch 64 each, that share the GPU (engine ``local``); one process of
   ``DistributedDataParallel`` with the doubled batch over nccl, two such processes over gloo; and two plain processes that never
@@ -6,14 +6,15 @@
   loss.
 - ``hooks``: one process of ``DistributedDataParallel`` over nccl, with and without a codec's hook. nccl accepts one rank per
   GPU, so two ranks need two GPUs.
-- ``lora``: adapters of rank 8 on a new Llama of 110 million parameters, blocks of 512 tokens, AdamW: one worker, and a plain
-  loop with peft, in float32 and in mixed precision.
+- ``alone``: one worker with each network, and a plain loop.
+- ``lora``, ``full``: adapters of rank 8 on a new Llama of 110 million parameters, or all its parameters; blocks of 512 tokens,
+  AdamW: one worker, and a plain loop (with peft), in float32 and in mixed precision.
 - ``codecs``: see `gpu_codecs`.
 
 The variants alternate. Tables show medians over the repetitions; the spread is the range relative to the median. Without a GPU
 the script prints one line and exits with code 2::
 
-    python benchmarks/gpu.py [--turns 3] [--only workers hooks lora codecs] [--quick]
+    python benchmarks/gpu.py [--turns 3] [--only workers alone hooks lora full codecs] [--quick]
 """
 
 from __future__ import annotations
@@ -27,21 +28,16 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-import warnings
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 import data_parallel
 import gpu_codecs
-from data_parallel import BATCH, NETWORKS, arrays, build
+from data_parallel import BATCH, NETWORKS, arrays
+from gpu_plain import FULL, LORA, PRECISIONS, QUICK, Sizes, blocks, llama, plain_language, plain_network
 
-LORA = {"r": 8, "alpha": 16, "targets": ["q_proj", "v_proj"]}
-PRECISIONS = {"fp32": None, "bf16-mixed": "bfloat16", "fp16-mixed": "float16"}
 HOOKS: dict[str, dict[str, Any] | None] = {
     "no hook": None,
     "cast": {"codec": "cast"},
@@ -54,138 +50,20 @@ PLAIN = {  # title, backend or None, processes, batch of each
     "doubled": ("one DDP process, doubled batch", "nccl", 1, 2 * BATCH),
     "ddp": ("two DDP processes, gloo", "gloo", 2, BATCH),
 }
+ALONE = "alone"
+LANGUAGE = {"lora": "adapters", "full": "all parameters"}
 STRATEGIES = {"all-reduce": "Chimera all-reduce", "parameter-server": "Chimera parameter-server"}
-
-
-class Sizes(NamedTuple):
-    """The sizes of a measurement; ``steps`` are steps to warm up, and to measure."""
-
-    steps: dict[str, tuple[int, int]]
-    llama: dict[str, int]
-    vocabulary: int
-    block: int
-    batch: int
-    lora_steps: tuple[int, int]
-    codec_elements: int
-    repeats: int
-
-
-FULL = Sizes(
-    {"small": (200, 1000), "large": (5, 40)},
-    {"num_hidden_layers": 12, "hidden_size": 768, "intermediate_size": 2048, "num_attention_heads": 12},
-    vocabulary=32_000, block=512, batch=8, lora_steps=(5, 40), codec_elements=25_000_000, repeats=9,
-)  # fmt: skip
-QUICK = Sizes(
-    {"small": (4, 8), "large": (1, 2)},
-    {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2},
-    vocabulary=256, block=16, batch=2, lora_steps=(2, 4), codec_elements=250_000, repeats=2,
-)  # fmt: skip
-
-
-class Clock:
-    """The time of steps after the warm-up."""
-
-    def __init__(self, warm_up: int) -> None:
-        self._left, self._began = warm_up, 0.0
-
-    def step(self) -> None:
-        """Count a step that begins."""
-        import torch
-
-        if self._left == 0:
-            torch.cuda.synchronize()
-            self._began = time.perf_counter()
-        self._left -= 1
-
-    def seconds(self) -> float:
-        """Return the seconds since the first step that counts."""
-        import torch
-
-        torch.cuda.synchronize()
-        return time.perf_counter() - self._began
-
-
-def plain_network(network: str, sizes: Sizes, batch: int, rank: int, backend: str | None, hook: Any) -> float:
-    """Train a network in a plain loop, under DDP if there is a backend; return samples per second of this process."""
-    import torch
-    import torch.distributed as dist
-
-    model: Any = build(network).cuda()
-    if backend is not None:
-        model = torch.nn.parallel.DistributedDataParallel(model)
-    if hook is not None:
-        import chimera
-
-        options = dict(hook)
-        model.register_comm_hook(*chimera.ddp.hook(options.pop("codec"), **options))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    inputs, targets = arrays()
-    order = np.random.default_rng(rank).permutation(len(inputs))
-    warm_up, steps = sizes.steps[network]
-    dist.barrier()
-    clock = Clock(warm_up)
-    for step in range(warm_up + steps):
-        clock.step()
-        rows = order[step * batch % (len(inputs) - batch) :][:batch]
-        own, wanted = (torch.from_numpy(array[rows]).cuda() for array in (inputs, targets))
-        loss = torch.nn.functional.cross_entropy(model(own), wanted)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return steps * batch / clock.seconds()
-
-
-def plain_lora(sizes: Sizes, precision: str) -> float:
-    """Train adapters in a plain loop with peft; return tokens per second."""
-    import torch
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    torch.manual_seed(0)
-    warnings.filterwarnings("ignore", category=FutureWarning)  # of transformers, about peft's use of it
-    module = AutoModelForCausalLM.from_config(AutoConfig.for_model(**llama(sizes)))
-    options = {"r": LORA["r"], "lora_alpha": LORA["alpha"], "target_modules": LORA["targets"]}
-    model = get_peft_model(module, LoraConfig(task_type="CAUSAL_LM", **options)).cuda().train()
-    optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], lr=1e-3)
-    scaler = torch.amp.GradScaler("cuda", enabled=precision == "fp16-mixed")
-    half = PRECISIONS[precision]
-    kind = None if half is None else getattr(torch, half)
-    tokens, following = blocks(sizes)
-    warm_up, steps = sizes.lora_steps
-    clock = Clock(warm_up)
-    for step in range(warm_up + steps):
-        clock.step()
-        begin = step * sizes.batch % (len(tokens) - sizes.batch)
-        own, wanted = (torch.from_numpy(array[begin : begin + sizes.batch]).cuda() for array in (tokens, following))
-        with torch.autocast("cuda", kind, enabled=kind is not None):
-            logits = model(input_ids=own, use_cache=False).logits
-            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten())
-        optimizer.zero_grad()
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-    return steps * sizes.batch * sizes.block / clock.seconds()
-
-
-def llama(sizes: Sizes) -> dict[str, Any]:
-    common = {"vocab_size": sizes.vocabulary, "max_position_embeddings": sizes.block, "tie_word_embeddings": True}
-    return {"model_type": "llama", **sizes.llama, **common}
-
-
-def blocks(sizes: Sizes) -> tuple[Any, Any]:
-    """Return random tokens, and the next tokens; shape (rows, block) each."""
-    tokens = np.random.default_rng(0).integers(0, sizes.vocabulary, (256, sizes.block + 1))
-    return np.ascontiguousarray(tokens[:, :-1]), np.ascontiguousarray(tokens[:, 1:])
 
 
 def plain_process(variant: str, sizes: Sizes, rank: int, port: int) -> None:
     """Measure a plain variant in this process, and print its figures by name."""
     import torch.distributed as dist
 
-    if variant == "lora":
-        print(json.dumps({precision: plain_lora(sizes, precision) for precision in PRECISIONS}))
+    if variant in LANGUAGE:
+        found = {precision: plain_language(sizes, precision, lora=variant == "lora") for precision in PRECISIONS}
+        print(json.dumps(found))
         return
-    _, backend, size, batch = PLAIN["doubled" if variant == "hooks" else variant]
+    backend, size, batch = {"hooks": ("nccl", 1, BATCH), ALONE: (None, 1, BATCH)}.get(variant) or PLAIN[variant][1:]
     dist.init_process_group(backend or "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
     if variant == "hooks":
         found = {name: plain_network("large", sizes, BATCH, rank, backend, hook) for name, hook in HOOKS.items()}
@@ -225,21 +103,22 @@ def measure_chimera(model: Any, data: Any, steps: tuple[int, int], batch: int, w
     return float((last["samples"] - first["samples"]) / (last["seconds"] - first["seconds"]))
 
 
-def measure_strategy(strategy: str, sizes: Sizes) -> dict[str, float]:
+def measure_strategy(strategy: str, sizes: Sizes, workers: int = 2) -> dict[str, float]:
     data = arrays(), tuple(array[:2] for array in arrays())
     options = {"strategy": strategy, "optimizer": {"name": "sgd", "lr": 0.01}}
     return {
-        network: measure_chimera(f"{data_parallel.__file__}:{network}", data, sizes.steps[network], BATCH, 2, **options)
+        network: measure_chimera(f"{data_parallel.__file__}:{network}", data, sizes.steps[network], BATCH, workers, **options)
         for network in NETWORKS
     }  # fmt: skip
 
 
-def measure_adapters(sizes: Sizes) -> dict[str, float]:
+def measure_language(sizes: Sizes, *, lora: bool) -> dict[str, float]:
     import chimera
 
     samples = list(zip(*blocks(sizes), strict=True))
     data = chimera.SampleDataset(samples), chimera.SampleDataset([tuple(part[:16] for part in samples[0])])
-    model = {"name": "huggingface", "task": "causal-lm", "from": "config", "config": llama(sizes), "lora": LORA}
+    model = {"name": "huggingface", "task": "causal-lm", "from": "config", "config": llama(sizes)}
+    model |= {"lora": LORA} if lora else {}
     options = {"strategy": "all-reduce", "optimizer": {"name": "adamw", "lr": 1e-3}}
     return {
         precision: sizes.block
@@ -280,8 +159,17 @@ def compare_hooks(turns: int, *, quick: bool) -> None:
         print(f"  {name:32}{median:12,.0f}{median / base:14.2f}{(max(values) - min(values)) / median:9.0%}")
 
 
+def compare_language(name: str, sizes: Sizes, turns: int, *, quick: bool) -> None:
+    """Print tokens per second of one worker and of a plain loop."""
+    variants = {
+        "plain loop": lambda: measure_plain(name, quick=quick),
+        "Chimera all-reduce, one worker": lambda: measure_language(sizes, lora=name == "lora"),
+    }
+    table(f"{LANGUAGE[name]}: batch {sizes.batch} x {sizes.block} tokens, tokens/s", variants, turns)
+
+
 def main() -> int:
-    sections = ("workers", "hooks", "lora", "codecs")
+    sections = ("workers", ALONE, "hooks", *LANGUAGE, "codecs")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=sections, default=sections)
@@ -307,12 +195,15 @@ def main() -> int:
         variants = {title: lambda n=name: measure_plain(n, quick=args.quick) for name, (title, *_) in PLAIN.items()}
         variants |= {title: lambda n=name: measure_strategy(n, sizes) for name, title in STRATEGIES.items()}
         table(f"workers: batch {BATCH} per worker, samples/s", variants, args.turns)
+    if ALONE in args.only:
+        one = {name: lambda n=name: measure_strategy(n, sizes, 1) for name in STRATEGIES}
+        table(
+            "one worker: samples/s", {"plain loop": lambda: measure_plain(ALONE, quick=args.quick), **one}, args.turns
+        )
     if "hooks" in args.only:
         compare_hooks(args.turns, quick=args.quick)
-    if "lora" in args.only:
-        plain = {"plain loop with peft": lambda: measure_plain("lora", quick=args.quick)}
-        title = f"lora: batch {sizes.batch} x {sizes.block} tokens, tokens/s"
-        table(title, {**plain, "Chimera all-reduce, one worker": lambda: measure_adapters(sizes)}, args.turns)
+    for name in (name for name in LANGUAGE if name in args.only):
+        compare_language(name, sizes, args.turns, quick=args.quick)
     if "codecs" in args.only:
         gpu_codecs.compare(sizes.codec_elements, sizes.repeats)
     return 0

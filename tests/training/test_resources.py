@@ -256,6 +256,26 @@ def test_chained_downlink_codecs_work_on_a_device(
 
 
 @on_each_device
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_step_with_a_group_copies_gradients_at_most(
+    fit: Fit, workers: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights and the optimizer's state stay on the device; a worker without others copies nothing."""
+    monkeypatch.setattr("chimera.models.device._gpu", lambda rank: device)
+    vectors: list[int] = []
+    view = crossing._as_tensor
+    monkeypatch.setattr(crossing, "_as_tensor", lambda array: vectors.append(array.size) or view(array))
+    options = {"strategy": "all-reduce", "workers": workers, "worker_resources": {"gpus": 1}, "evaluate_every": 100}
+    counts = []
+    for rounds in (2, 12):
+        vectors.clear()
+        run = fit(f"run-{rounds}", **options, rounds=rounds)
+        counts.append(vectors.count(sum(each.numel() for each in run.model.parameters())))
+    copies = counts[1] - counts[0]
+    assert copies == (0 if workers == 1 else 10 * 2 * workers)  # the gradient to the host, and the mean back
+
+
+@on_each_device
 def test_reductions_with_a_codec_work_on_a_device(fit: Fit, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chimera.models.device._gpu", lambda rank: device)
     options = {"strategy": "all-reduce", "engine": "simulated", "workers": 2, "rounds": 6, "codec": "powersgd"}

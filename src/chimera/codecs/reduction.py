@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from numpy.typing import NDArray
 
@@ -21,7 +21,13 @@ class Reduction(ABC):
     Its state is either shared (the same on all members and part of the model's replica) or the member's own. A collective may
     fail within a step, and a mean that is not finite is dropped. The state therefore changes only in `commit`, and a member
     that does not reach `commit` calls `all_reduce` again.
+
+    Attributes
+    ----------
+    on_device : whether `all_reduce` also accepts a vector on a device, a tensor of torch, if ``mean`` does.
     """
+
+    on_device: ClassVar[bool] = False
 
     @abstractmethod
     def all_reduce(self, vector: Flat, layout: Layout, mean: Mean, left: Flat | None = None) -> Flat:
@@ -59,9 +65,11 @@ class Reduction(ABC):
 class Whole(Reduction):
     """The mean of whole vectors."""
 
+    on_device = True
+
     def all_reduce(self, vector: Flat, layout: Layout, mean: Mean, left: Flat | None = None) -> Flat:  # noqa: ARG002
         """Reduce the whole vector in one collective, without error."""
         mean(vector)
         if left is not None:
-            left.fill(0)
+            left[:] = 0
         return vector

@@ -6,12 +6,15 @@ Code for vectors on any device uses only `len`, slices, operators, and functions
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import weakref
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+_LOCKED_BYTES = 1 << 20  # locking takes long, and shorter copies gain little
 _PLAIN: tuple[Literal["C", "W"], ...] = ("C", "W")  # the memory layout that torch accepts
 
 
@@ -43,6 +46,19 @@ def host_memory(size: int, dtype: DTypeLike, like: Any) -> NDArray[Any]:
     torch, kind = namespace(like), np.dtype(dtype)
     locked: NDArray[Any] = torch.empty(size * kind.itemsize, dtype=torch.uint8, pin_memory=True).numpy()
     return locked.view(kind)
+
+
+def page_lock(array: NDArray[Any], like: Any) -> None:
+    """Page-lock an array while it exists, if ``like`` is on a GPU. Without effect if the array is small or CUDA refuses."""
+    if on_host(like) or like.device.type != "cuda" or array.nbytes < _LOCKED_BYTES:
+        return
+    torch = namespace(like)
+    driver, address = torch.cuda.cudart(), array.ctypes.data
+    if int(driver.cudaHostRegister(address, array.nbytes, 0)) == 0:
+        weakref.finalize(array, driver.cudaHostUnregister, address).atexit = False
+    else:
+        with contextlib.suppress(RuntimeError):  # the next operation raises the error that CUDA keeps
+            torch.zeros(1, device=like.device)
 
 
 def arange(size: int, like: Any) -> Any:

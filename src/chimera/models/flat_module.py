@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from chimera.core.device import copy_to
+from chimera.core.device import copy_to, page_lock
 from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import Flat, Layout
 from chimera.models.flat_gradient import FlatGradient
@@ -174,6 +174,7 @@ class FlatModule:
 
             self._gradient = self.memory(self.layout.size)
             self._gradient.fill(0)
+            page_lock(self._gradient, self._on_device)
             self._host_gradient = torch.from_numpy(self._gradient)
         return self._gradient
 

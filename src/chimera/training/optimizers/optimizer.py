@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from chimera.core.device import on_host, to_device_of
 from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNameError
 from chimera.core.parameters import Flat
 from chimera.core.registry import checked_options, load_object
@@ -156,6 +157,7 @@ class FlatOptimizer:
         avoid_compiler_import()
         self._torch, self._settings, self._flat = torch, settings, flat
         self._parameter = torch.nn.Parameter(torch.as_tensor(flat), requires_grad=False)
+        self._on_device = not on_host(flat)
         self._gradient: Flat | None = None
         self._few: FlatOptimizer | None = None  # updates single rows
         kind = _optimizer_class(settings.name)
@@ -173,7 +175,9 @@ class FlatOptimizer:
         self._learning_rate = self._group["lr"]
 
     def step(self, gradient: Flat, number: int) -> None:
-        """Take step ``number`` (from 0) with ``gradient``, shape (P,), writable."""
+        """Take step ``number`` (from 0) with ``gradient``, shape (P,), writable; one on the host is copied to the device."""
+        if self._on_device:
+            gradient = to_device_of(gradient, self._flat)
         if self._schedule.changes:
             self._group["lr"] = self._learning_rate * self._schedule.at(number)
         if self._max_norm is not None:

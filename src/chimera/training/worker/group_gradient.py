@@ -11,6 +11,7 @@ import numpy as np
 from chimera.codecs.codec import CODECS
 from chimera.codecs.reduction import Reduction
 from chimera.core.call import coded
+from chimera.core.device import copy_of, copy_to
 from chimera.core.engine import Group
 from chimera.core.errors import NonFiniteError
 from chimera.core.parameters import Flat, all_finite
@@ -25,6 +26,7 @@ class GroupGradient:
     """The part of a `Learner` that computes mean gradients with collectives."""
 
     _model: Model
+    _replica: Any  # the model's vectors where it computes
     _step: int
     _seed: int
     _codec: tuple[str, Mapping[str, Any]]
@@ -54,10 +56,11 @@ class GroupGradient:
         workers see the same mean.
         """
         reduction, part = self._own_reduction(), Participation(group, self._tally)
+        model = self._replica if group.size == 1 and reduction.on_device else self._model  # collectives are on the host
         buffers = self._gradients.buffers()
-        gradient, loss = self._gradients.computed(self._model, self._step)
+        gradient, loss = self._gradients.computed(model, self._step)
         if self._own is not None:
-            np.copyto(self._own, gradient)
+            copy_to(gradient, self._own)
         if not math.isfinite(loss):
             gradient[0] = np.nan  # so that the mean is not finite on any worker
         if self._codec[0] != "identity":  # identity takes no modelled time
@@ -68,15 +71,15 @@ class GroupGradient:
             return self._reduced(mean), None
         if self._own is None:  # the collective has overwritten it; compute it again from the same batch and seed
             self._gradients.restore(buffers)
-            gradient, loss = self._gradients.computed(self._model, self._step, again=True)
-            self._own = gradient.copy()
+            gradient, loss = self._gradients.computed(model, self._step, again=True)
+            self._own = copy_of(gradient)
         else:
-            np.copyto(gradient, self._own)
+            copy_to(self._own, gradient)
         rejected = self._gradients.verdict(gradient, loss, self._step, buffers)
         if not part.only_if(rejected is None):
             raise NonFiniteError(f"{rejected}, and there is no other gradient: {ADVICE}")
         if rejected is not None:
-            gradient.fill(0)
+            gradient[:] = 0
         mean = reduction.all_reduce(gradient, self._model.layout, part.mean)
         if reason := fault(mean, "the sum of all gradients"):
             raise NonFiniteError(f"step {self._step}: {reason}: {ADVICE}")

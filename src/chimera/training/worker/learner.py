@@ -103,7 +103,8 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         own = seed * 1_000_003 + rank  # no two codecs of a run draw the same random numbers
         self._rows = RowExchange(model) if CODECS.create(*downlink).by_rows else None
         # Vectors are on the device of the model: messages are unpacked and packed there.
-        self._device_model = self._rows or device_view(model)
+        self._replica = device_view(model)
+        self._device_model = self._rows or self._replica
         self._part = SharedParameters(model.layout, personal) if personal else None
         self._exchange = self._rows or Exchange(model.layout, codec, seed=own, part=self._part)
         self._optimizer: Stepper | None = None  # created when needed: workers of strategies with servers need none
@@ -191,7 +192,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         optimizer = self._own_optimizer()
         rejected = []
         for _ in range(steps):
-            gradient, own = self._next_gradient(self._model) if group is None else self._mean_gradient(group)
+            gradient, own = self._next_gradient(self._replica) if group is None else self._mean_gradient(group)
             if own is not None:
                 if group is None:
                     raise NonFiniteError(f"{own}: {ADVICE}")
@@ -298,7 +299,9 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         return self._gradients.next(model, self._step)
 
     def _own_optimizer(self) -> Stepper:
-        flat = self._model.parameters()  # read each time, so that it is the current one and not a copy on a device
+        flat = (
+            self._replica.parameters()
+        )  # read each time, so that the current vector is where the optimizer updates it
         if self._optimizer is None:
             self._optimizer = self._optimizer_settings.stepper(flat)
         return self._optimizer

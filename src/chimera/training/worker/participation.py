@@ -32,6 +32,8 @@ class Participation:
     def mean(self, array: Flat) -> None:
         """Replace a vector by its mean over the participants. All members get the same bits."""
         self._tally.gave(array)
+        if self._group.size == 1:
+            return  # the only member's vector, which may be on a device
         if self._count == self._group.size:
             self._group.all_reduce(array)
             return
