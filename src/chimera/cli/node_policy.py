@@ -37,7 +37,7 @@ def runs(
 
 
 def approve(number: _Number, folder: _Folder = _NODE) -> None:
-    """Let a run begin. The policy still applies to each of its calls."""
+    """Approve a run, which then begins. The policy still applies to each of its calls."""
     _decide(folder, number, approved=True)
 
 

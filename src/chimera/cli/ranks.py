@@ -16,7 +16,7 @@ _COMMANDS = ("train", "embed")
 
 
 def enter_job(arguments: Sequence[str]) -> None:
-    """Let rank 0 of a job continue, and the other ranks host actors: those read no experiment and print nothing.
+    """Return on rank 0 of a job; host actors on the other ranks, which read no experiment and print nothing.
 
     Raises
     ------

@@ -32,7 +32,7 @@ def njit(function: Any, *, forceinline: bool = False, fastmath: Any = False) -> 
 
 
 def _one_process_at_a_time(compiled: Any) -> Any:
-    """Let one process at a time compile the functions of a file: the others then load them from the disk."""
+    """Lock the functions of a file so that one process at a time compiles them: the others then load them from the disk."""
     compile_it, path = compiled.compile, compiled.py_func.__code__.co_filename
 
     def compile_under_lock(signature: Any) -> Any:

@@ -69,7 +69,7 @@ def preemptions() -> list[signal.Signals]:
 
 @contextlib.contextmanager
 def terminable(numbers: Collection[signal.Signals] | None = None) -> Iterator[None]:
-    """Let signals raise `Terminated` in the block, as Ctrl-C raises KeyboardInterrupt; by default those of schedulers."""
+    """Make signals raise `Terminated` in the block, as Ctrl-C raises KeyboardInterrupt; by default those of schedulers."""
     with handlers(dict.fromkeys(preemptions() if numbers is None else numbers, _terminate)):
         yield
 

@@ -130,7 +130,7 @@ def collated(samples: list[Any], collate: Collate | None, name: str, numbers: Se
 
 @contextmanager
 def read_only_arrays() -> Iterator[None]:
-    """Let torch read arrays of a data set that are read-only, as they are in shared memory, without a warning."""
+    """Suppress torch's warning about read-only arrays of a data set, such as those in shared memory."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         yield

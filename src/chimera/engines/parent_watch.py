@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def kill_group_after(pipe: int) -> None:
-    """Let the kernel kill this process group when the other end of a pipe closes; only on Linux."""
+    """Make the kernel kill this process group when the other end of a pipe closes; only on Linux."""
     if sys.platform != "linux":
         return
     import fcntl

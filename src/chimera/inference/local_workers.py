@@ -84,7 +84,7 @@ class LocalWorkers:
             each.end(deadline_s)
 
     def leave(self) -> None:
-        """Let all workers compute their batches to their end, and exit."""
+        """Drain all workers: each computes its batches to their end, and exits."""
         self._wanted = lambda: 0
         self._dismiss(list(self._there))
 

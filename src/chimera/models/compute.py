@@ -79,7 +79,7 @@ class Compute:
 
 
 def enable_checkpointing(module: Any) -> None:
-    """Let a module recompute its activations in the backward pass.
+    """Make a module recompute its activations in the backward pass.
 
     Raises
     ------

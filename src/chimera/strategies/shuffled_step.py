@@ -36,7 +36,7 @@ class ShuffledStep:
         self._results: dict[int, Any] = {}
 
     def map(self, ahead: Collection[int]) -> None:
-        """Let all free workers compute their blocks and send packets.
+        """Start the computation of blocks, and the sending of packets, at all free workers.
 
         A worker that is not in ``ahead`` first restores the state of one that is.
         """
@@ -85,7 +85,7 @@ class ShuffledStep:
             self.there = tuple(p for p in self.there if p not in numbers or self.workers[p].name in received)
 
     def reduce(self) -> list[Any]:
-        """Let the participating workers sum their parts and step; return refs of small results."""
+        """Start the sums of the participating workers' parts, and their steps; return refs of small results."""
         sums: list[Any] = []
         for place in self.there:
             needed = [self._packets[number] for number in self._shuffle.needs(place, self.there)]

@@ -145,7 +145,7 @@ class Actors(actors.Actors):
         )
 
     def _share(self, model: Model) -> None:
-        """Let the workers share one model object; create workers without other state when they are first needed."""
+        """Share one model object among the workers; create workers without other state when they are first needed."""
         loss_scale = getattr(model, "loss_scale", None)
         if self._personal or self._extensions or self._privacy or (loss_scale is not None and loss_scale() is not None):
             self._shared = SharedModel(SharedInstance(model))
@@ -155,7 +155,7 @@ class Actors(actors.Actors):
         self._population_ref = self._engine.put(self._population)
 
     def announce(self, work: Mapping[int, Announced]) -> None:
-        """Let the workers with this work take their steps together, where model and data offer it."""
+        """Take the steps of the workers with this work together, where model and data offer it."""
         if self._population is not None and self._population.side_by_side is not None:
             self._population.side_by_side.announce(work)
 

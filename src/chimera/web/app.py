@@ -244,7 +244,7 @@ def serve(
 
 @contextmanager
 def _signals_end(server: uvicorn.Server) -> Iterator[None]:
-    """Let SIGINT and SIGTERM stop the server but not the process, so that the caller of `serve` can clean up.
+    """Make SIGINT and SIGTERM stop the server but not the process, so that the caller of `serve` can clean up.
 
     Uvicorn sets handlers of its own while it runs, and raises the signal again afterwards; these handlers then receive it.
     """

@@ -24,7 +24,7 @@ def time_log() -> logging.Logger:
 
 
 def open_logs() -> None:
-    """Let both loggers write to files in the working folder, from level INFO.
+    """Make both loggers write to files in the working folder, from level INFO.
 
     A second call only moves the files if the working folder has changed. If a file cannot be written (for example in a
     read-only container), the node prints a message to stderr and continues without it.

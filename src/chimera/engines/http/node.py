@@ -126,7 +126,7 @@ class Node:
             self._commands.put(channel.key)
 
     def end(self) -> None:
-        """Let the node drop all actors of this engine, and let the thread end; see `join_thread`."""
+        """Drop all actors of this engine at the node, and end the thread; see `join_thread`."""
         self._commands.put(None)
         self._health_connection.break_off("the engine was closed")
 

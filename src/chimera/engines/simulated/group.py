@@ -135,7 +135,7 @@ class SimulatedGroup:
             self._complete(call)
 
     def _complete(self, last: Call | None) -> None:
-        """Let all arrived members meet; ``last`` is the running call, if there is one; the others are suspended."""
+        """Run the collective of all arrived members; ``last`` is the running call, if any; the others are suspended."""
         present = [self._arrived[rank] for rank in range(self.size)]
         name, detail, _ = collective = present[0][1]
         cost_s = self._cost_s(name, present[0][2].nbytes)

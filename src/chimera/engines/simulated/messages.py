@@ -68,7 +68,7 @@ class Mail:
         self._orders = itertools.count()
 
     def post(self, message: Message) -> None:
-        """Let a message leave at its time."""
+        """Send a message at its time."""
         message.order = next(self._orders)
         heapq.heappush(self._leaving, (message.issued_s, message.order, message))
 

@@ -135,7 +135,7 @@ class WorkerHandle:
         self._to_send.put(batch_id)
 
     def prepare(self, models: Mapping[str, dict[str, Any]]) -> None:
-        """Let the worker get ready for models, given by key; for each model once, until it has left the worker's memory."""
+        """Prepare the worker for models, given by key; for each model once, until it has left the worker's memory."""
         new = {key: model for key, model in models.items() if key not in self._prepared and key not in self.loaded}
         if new:
             self._prepared = (self._prepared if len(self._prepared) < _MAX_READY_MODELS else frozenset()).union(new)

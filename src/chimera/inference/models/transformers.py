@@ -199,7 +199,7 @@ class PipelinePredictor:
 
 
 def _limit_length(pipeline: Any) -> None:
-    """Let the tokenizer know the number of positions of the model, which its own files often lack."""
+    """Set the number of positions of the model in the tokenizer, whose own files often lack it."""
     from torch import nn
 
     for name, part in pipeline.model.named_modules() if pipeline.tokenizer is not None else ():

@@ -138,7 +138,7 @@ class Session:
             self._notify()
 
     def kill(self) -> None:
-        """Let the machine kill the worker."""
+        """Kill the worker through its machine."""
         with self._changed:
             self.kills = True
             self._notify()

@@ -54,7 +54,7 @@ def reap() -> tuple[int, int] | None:
 
 
 def single_thread() -> int:
-    """Let torch compute in this thread only, and return the number of threads before; 0 if torch is not imported.
+    """Limit torch to this thread, and return the number of threads before; 0 if torch is not imported.
 
     The threads of OpenMP do not survive a fork, and the forked process would wait for them.
     """

@@ -94,7 +94,7 @@ class ModelProcesses:
         return 0.0 if process is None else process.load_s
 
     def prepare(self, model: dict[str, Any]) -> None:
-        """Let the fork server import the modules of a model, and load it if its weights are shared and there is room."""
+        """Import the modules of a model in the fork server, and load it if its weights are shared and there is room."""
         wanted = request_for(model, preload=self._preload, keep_models=self._keep_models, fork=False)
         self._forks.request(wanted).close()
 

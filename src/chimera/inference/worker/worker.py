@@ -143,7 +143,7 @@ class InferenceWorker:
             return Collected(self._state(), due, self._results.take_pieces())
 
     def prepare(self, epoch: int, models: Sequence[dict[str, Any]]) -> None:
-        """Let the fork server get ready for models before their first batch, unless the cluster is on another machine."""
+        """Prepare the fork server for models before their first batch, unless the cluster is on another machine."""
         with self._changed:
             self._check_epoch(epoch)
         for model in models if self._models is None else ():  # otherwise the machine decides for each batch

@@ -310,5 +310,5 @@ class Daemon:
         self._wake_event.set()
 
     def disk_is_full(self, error: NoSpaceError) -> None:
-        """Let the next step of the daemon's loop raise the error, in the loop's thread."""
+        """Raise the error in the next step of the daemon's loop, in the loop's thread."""
         self._disk_full = error

@@ -145,7 +145,7 @@ def run_job(folder: JobFolder, submission: Submission, engine: str = "local") ->
 
 
 def _use_all_processors() -> None:
-    """Let torch use all processors in this process; actors set their own number, and the parent had one thread."""
+    """Make torch use all processors in this process; actors set their own number, and the parent had one thread."""
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(os.cpu_count() or 1)

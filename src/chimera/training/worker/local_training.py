@@ -56,7 +56,7 @@ class LocalTraining:
         return self._descend is not None and self._rule is None
 
     def descend(self, batch: Batch, number: int) -> float:
-        """Let the model take step ``number`` (from 0); return the mean loss of the batch."""
+        """Take step ``number`` (from 0) by the model's own method; return the mean loss of the batch."""
         assert self._descend is not None
         return float(self._descend(batch, self._settings.learning_rate(number) if self._rate is None else self._rate))
 

@@ -11,7 +11,7 @@ _CHUNKS, _KEPT = 4 << 20, 32 << 20
 
 @cache
 def keep_pages() -> None:
-    """Let this process reuse the pages of freed chunks, up to 32 MiB.
+    """Keep the pages of freed chunks for reuse by this process, up to 32 MiB.
 
     By default, glibc returns the memory of each chunk to the kernel, and gets new pages for the next chunk. The kernel sets
     these to zero, which takes as long as all other work on a chunk. The memory of larger objects, such as whole bodies, is

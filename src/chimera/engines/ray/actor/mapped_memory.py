@@ -86,7 +86,7 @@ class MappedMemory:
                 args[where] = value
 
     def _fetched(self, reads: Sequence[Read]) -> dict[int | str, Any]:
-        """Have the values copied on the driver's machine, and fetch them through Ray's object store."""
+        """Copy the values on the driver's machine, and fetch them through Ray's object store."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
