@@ -11,8 +11,8 @@ import numpy as np
 
 from chimera.calibration.codec_cost import codec_costs
 from chimera.calibration.estimates import PARAMETERS, Point
-from chimera.calibration.fit import IN_MEMORY, Fit
-from chimera.calibration.measured_run import Floats, MeasuredRun, read_measured
+from chimera.calibration.fit import Fit
+from chimera.calibration.measured_run import IN_MEMORY, Floats, MeasuredRun, read_measured
 from chimera.calibration.stragglers import Stragglers
 from chimera.core.errors import ConfigurationError
 from chimera.engines.simulated.models.compute import CodecCost

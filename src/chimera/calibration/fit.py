@@ -28,15 +28,13 @@ from chimera.calibration.estimates import (
     separable,
     slow_workers,
 )
-from chimera.calibration.measured_run import Floats, MeasuredRun
+from chimera.calibration.measured_run import IN_MEMORY, Floats, MeasuredRun
 from chimera.calibration.stragglers import Stragglers, fit_stragglers
 from chimera.core.errors import ConfigurationError
 
 ROUND = "round"
 _ROUNDS_DRAWN = 4000
 _LARGE_MISFIT = math.log(1.25)
-IN_MEMORY = ("local",)
-"""Engines whose messages stay in the memory of one machine: their copies are part of calls, so bytes take no further time."""
 
 
 class Fit:
@@ -120,7 +118,9 @@ class Fit:
         return np.concatenate([group.factors for group in self.batches])
 
     def spread(self, values: Mapping[str, float]) -> float:
-        """Return sigma of the factors of workers that are not in `slow`."""
+        """Return sigma of the factors of workers that are not in `slow`; 0 if all share one machine."""
+        if self.in_memory:
+            return 0.0
         logs: dict[str, list[float]] = {}
         for group in self.batches:
             if group.actor not in self.slow:

@@ -7,7 +7,7 @@ import os
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -26,6 +26,8 @@ _MAX_KINDS = 5000
 _MAX_COUNT = 1 << 31
 WARM_UP = 3
 """Number of first calls of each kind of an actor that are left out: they load libraries, fill caches and compile."""
+IN_MEMORY = ("local",)
+"""Engines whose messages stay in the memory of one machine: their copies are part of calls, so bytes take no further time."""
 _PARTS_OF_TRAINING = frozenset({"gradient", "update", "serve", "serve_each", "train_with_servers", "train"})
 """Calls of the training, also where one call has many rounds."""
 
@@ -103,11 +105,18 @@ class MeasuredRun:
         return count if isinstance(count, int) and 0 < count < _MAX_COUNT else 0
 
     def training_calls(self, worker: str) -> Calls:
-        """Return the calls in which a worker processed samples; of several names, those of the most frequent one."""
+        """Return the calls in which a worker processed samples; of several names, those of the most frequent one.
+
+        On one machine, the time of synchronous calls ends when the server has their results, see `until_received`.
+        """
         found = [calls for (actor, _), calls in self.calls.items() if actor == worker and calls.samples.any()]
         longest = max(found, key=len)
         has_samples = longest.samples > 0
-        return Calls(*(column[has_samples] for column in vars(longest).values()))
+        calls = Calls(*(column[has_samples] for column in vars(longest).values()))
+        updates = self.updates() if self.engine in IN_MEMORY else None
+        if updates is None or abs(len(calls) - len(updates)) > 1 or ("server 1", "update") in self.calls:
+            return calls
+        return until_received(calls, updates)
 
     def updates(self) -> Calls | None:
         """Return the updates of the first server; None if the run has no servers."""
@@ -206,6 +215,24 @@ def read_measured(run_dir: str | os.PathLike[str], *, allow_simulated: bool = Fa
             " train.log_every to at least 20"
         )
     return run
+
+
+def until_received(calls: Calls, updates: Calls) -> Calls:
+    """Return the calls of one worker without the work after the server had all results of their round.
+
+    A worker continues for some microseconds after it has sent its result. If the result wakes the server on the processor of the
+    worker, the call even lasts until the server has finished. This time would count twice in a round.
+
+    Parameters
+    ----------
+    calls : calls of one worker, one in each round.
+    updates : updates of the server, one in each round. They wait for all results, then work.
+    """
+    count = min(len(calls), len(updates))
+    received_s = (updates.end_s - updates.work_s)[:count]
+    work_s = calls.work_s.copy()
+    work_s[:count] -= np.clip(calls.end_s[:count] - received_s, 0.0, work_s[:count])
+    return replace(calls, work_s=work_s)
 
 
 def _is_worker(actor: str) -> bool:

@@ -131,7 +131,9 @@ def drawn_values(calibration: Calibration, draws: int, seed: int) -> list[dict[s
     scale = np.where(errors > 0, errors, 1.0)  # parameters of any size then have the same weight in the decomposition
     shape = calibration.covariance / np.outer(scale, scale)
     drawn = np.random.default_rng(seed).multivariate_normal(np.zeros(len(mean)), shape, draws, check_valid="ignore")
-    return [dict(zip(PARAMETERS, row.tolist(), strict=True)) for row in np.maximum(mean + drawn * scale, 0.0)]
+    # Rounding errors of the decomposition would give a parameter without uncertainty a deviation in seconds.
+    values = np.maximum(mean + drawn * errors, 0.0)
+    return [dict(zip(PARAMETERS, row.tolist(), strict=True)) for row in values]
 
 
 class _Predictor:
