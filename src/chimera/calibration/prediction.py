@@ -162,7 +162,9 @@ class _Predictor:
             means.append(float(np.mean(rounds_s)))
         evaluation_s = np.array([values["seconds_per_evaluation"] for values in self._draws])
         per_round_s = np.array(means) + evaluation_s / _rounds_per_evaluation(train, simulated.epochs)
-        start_s = np.array([values["seconds_to_start"] for values in self._draws])
+        serve_s = 0.0 if simulated.has_servers else np.array([values["seconds_to_serve"] for values in self._draws])
+        start_s = np.array([values["seconds_to_start"] for values in self._draws]) - serve_s
+        start_s = np.maximum(start_s, 0.0) + self._calibration.codec_starts.get(codec, 0.0)
         total = _rounds_of(train, simulated.epochs)
         target_rounds = None
         if train.get("target"):
