@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from chimera.calibration.codec_cost import codec_costs
+from chimera.calibration.codec_cost import codec_costs, codec_starts
 from chimera.calibration.estimates import PARAMETERS, Point
-from chimera.calibration.fit import IN_MEMORY, Fit
-from chimera.calibration.measured_run import Floats, MeasuredRun, read_measured
+from chimera.calibration.fit import Fit
+from chimera.calibration.measured_run import IN_MEMORY, Floats, MeasuredRun, read_measured
 from chimera.calibration.stragglers import Stragglers
 from chimera.core.errors import ConfigurationError
 from chimera.engines.simulated.models.compute import CodecCost
@@ -58,6 +58,7 @@ class Calibration:
     spread : sigma of the factors of workers.
     slow : factors of single workers.
     codecs : costs of codecs, by name.
+    codec_starts : seconds that the first message of a codec takes longer, because processes load the codec's code, by name.
     sources : the runs.
     warnings : sentences about what the runs cannot show.
     date : date of the calibration.
@@ -78,6 +79,7 @@ class Calibration:
     processors: int
     version: str = __version__
     points: Sequence[Point] = field(default=(), repr=False)
+    codec_starts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def errors(self) -> dict[str, float]:
@@ -118,15 +120,15 @@ def calibrate(
     rng = np.random.default_rng(seed)
     draws = np.array([list(fit.estimate(rng).values()) for _ in range(_DRAWS)])
     shared = runs[0].engine in IN_MEMORY
+    elements, workers = max(run.elements_per_message() for run in runs), max(len(run.workers) for run in runs)
     return Calibration(
         values=values,
         covariance=np.atleast_2d(np.cov(draws.T)) + np.diag(fit.misfit(values) ** 2),
         stragglers=fit.stragglers,
         spread=fit.spread(values),
         slow=fit.slow,
-        codecs=codec_costs(
-            codecs, max(run.elements_per_message() for run in runs), max(len(run.workers) for run in runs)
-        ),
+        codecs=codec_costs(codecs, elements, workers),
+        codec_starts=codec_starts(codecs, elements, workers),
         sources=[_source(run) for run in runs],
         warnings=fit.warnings(values),
         date=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -96,11 +96,17 @@ class Rounds:
     Attributes
     ----------
     seconds : seconds of each round, shape (rounds,).
-    work_s : seconds of the workers' calls, shape (rounds, workers).
+    work_s : seconds of the workers' calls and of their delays, shape (rounds, workers). The delay of a call is the time from
+        the last update to the start of the work, without the median. A message or a processor was late.
     """
 
     seconds: Floats
     work_s: Floats
+
+    @property
+    def factors(self) -> Floats:
+        """The seconds of each call divided by the median of its worker, shape (calls,)."""
+        return np.asarray((self.work_s / np.median(self.work_s, axis=0)).ravel())
 
 
 def synchronous_rounds(run: MeasuredRun) -> Rounds | None:
@@ -117,7 +123,14 @@ def synchronous_rounds(run: MeasuredRun) -> Rounds | None:
     whole[: min(WARM_UP, count // 4)] = False
     if not whole.any():
         return None
-    return Rounds(np.diff(ends)[whole], np.column_stack([each.work_s[1:count][whole] for each in calls]))
+    return Rounds(np.diff(ends)[whole], np.column_stack([_with_delays(each, ends)[whole] for each in calls]))
+
+
+def _with_delays(calls: Calls, ends: Floats) -> Floats:
+    """Return the work of one worker in each round but the first, with the delays of `Rounds`; ``ends`` are those of updates."""
+    count = len(ends)
+    before_s = calls.end_s[1:count] - calls.after_s[1:count] - ends[:-1] - calls.work_s[1:count]
+    return np.asarray(np.maximum(calls.work_s[1:count] + np.maximum(before_s - np.median(before_s), 0.0), 1e-9))
 
 
 def message_bytes(run: MeasuredRun) -> float:

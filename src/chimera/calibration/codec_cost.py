@@ -1,12 +1,14 @@
 """The time that a codec adds to workers and to a server on this machine.
 
 Workers and a server exchange vectors on the engine `local`, as in a run, first without and then with the codec. Each message is
-encoded right after its vector was written, described, copied and opened, and decoded by another process. A measurement of one
-vector after another in one process would lack this time.
+encoded right after its vector was written, described, copied and opened, and decoded by another process. Between messages, each
+worker computes products of matrices as large as those of a layer with so many weights, which replace the codec's data in the
+caches. A measurement of one vector after another in one process would lack this time.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from chimera.calibration.measured_run import columns
+from chimera.calibration.measured_run import columns, until_received
 from chimera.codecs.codec import CODECS
 from chimera.core import call
 from chimera.core.engine import Group
@@ -22,6 +24,7 @@ from chimera.core.parameters import Layout
 from chimera.engines.local.engine import Local
 from chimera.engines.simulated.models.compute import CodecCost
 from chimera.training.comparison.variation import Choice, read_variations
+from chimera.training.experiment.resolve import preload_of
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.server.parameter_shard import ParameterShard
 from chimera.training.worker.exchange import Exchange
@@ -29,7 +32,7 @@ from chimera.training.worker.exchange import Exchange
 ROUNDS, _REPEATS = 40, 3
 _MAX_ELEMENTS, _MAX_WORKERS = 1 << 21, 4
 """The longest measured vector, since times of longer vectors are on the same line; and the largest number of workers."""
-_VECTORS = 2
+_VECTORS, _SAMPLES = 2, 64
 
 Coded: TypeAlias = tuple[str, Mapping[str, Any]]
 _PLAIN: Coded = "identity", {}
@@ -42,14 +45,17 @@ class Sender:
         self._rank = rank
 
     def exchange(self, rounds: int, group: Group, side: int, codec: Coded) -> None:
-        """Receive the weights, write a vector, and send it encoded, ``rounds`` times. Codecs of low rank need a matrix."""
+        """Receive weights, compute, write a vector, and send it encoded, ``rounds`` times. Codecs of low rank need a matrix."""
         size = side**2
         exchange = Exchange(Layout(("weights",), ((side, side),)), codec, seed=self._rank)
-        noise = np.random.default_rng(self._rank).normal(size=(_VECTORS, size)).astype(np.float32)
+        rng = np.random.default_rng(self._rank)
+        noise = rng.normal(size=(_VECTORS, size)).astype(np.float32)
         weights, vector = np.empty(size, np.float32), call.empty(size)
+        inputs, product = rng.random((_SAMPLES, side), np.float32), np.empty((side, side), np.float32)
         for number in range(rounds):
             began_s = call.now()
             exchange.load(list(group.receive([0]).values()), weights)
+            np.matmul(inputs.T, inputs @ weights.reshape(side, side), out=product)
             np.copyto(vector, noise[number % _VECTORS])
             group.send({0: exchange.packed(vector)[0]})
             call.record("gradient", began_s)
@@ -70,12 +76,8 @@ def codec_costs(texts: Sequence[str], elements: int, workers: int = 2, rounds: i
     """
     if not texts:
         return {}
-    [variation] = read_variations([f"codec={','.join(texts)}"])
-    side = math.isqrt(min(max(elements, 1), _MAX_ELEMENTS)) + 1
-    codecs = [_PLAIN, *map(_of, variation.choices)]
-    for codec in codecs:
-        CODECS.create(*codec)
-    with Local() as engine:
+    codecs, side = _codecs(texts), _side(elements)
+    with _engine(codecs) as engine:
         measure = _exchanges(engine, (side, 2 * side), min(max(workers, 1), _MAX_WORKERS), rounds)
         # Codecs alternate, so that other load of the machine affects all of them.
         parts = [{(codec[0], size): measure(codec, size) for codec in codecs for size in (side, 2 * side)}
@@ -87,16 +89,47 @@ def codec_costs(texts: Sequence[str], elements: int, workers: int = 2, rounds: i
     }
 
 
+def codec_starts(texts: Sequence[str], elements: int, workers: int = 2) -> dict[str, float]:
+    """Return the seconds that the first message of each codec takes longer in new processes, by name; see `codec_costs`."""
+    if not texts:
+        return {}
+    codecs, sides, found = _codecs(texts), (_side(elements),), defaultdict[str, list[float]](list)
+    with _engine(codecs) as engine:
+        for _, codec in itertools.product(range(_REPEATS), codecs):
+            exchange = _exchanges(engine, sides, min(max(workers, 1), _MAX_WORKERS), rounds=1)
+            found[codec[0]].append(exchange(codec, sides[0])[2])
+    plain_s = np.median(found[_PLAIN[0]])
+    return {name: max(float(np.median(found[name]) - plain_s), 0.0) for name, _ in codecs[1:]}
+
+
+def _codecs(texts: Sequence[str]) -> list[Coded]:
+    """Return the codecs, with `identity` as the first."""
+    [variation] = read_variations([f"codec={','.join(texts)}"])
+    codecs = [_PLAIN, *map(_of, variation.choices)]
+    for codec in codecs:
+        CODECS.create(*codec)
+    return codecs
+
+
+def _engine(codecs: Sequence[Coded]) -> Local:
+    return Local(preload=preload_of(codecs=[{"name": name} for name, _ in codecs]))
+
+
+def _side(elements: int) -> int:
+    """Return the number of rows of a square matrix with at least so many elements."""
+    return math.isqrt(min(max(elements, 1), _MAX_ELEMENTS)) + 1
+
+
 def _of(choice: Choice) -> Coded:
     return str(choice.value), {key: value for key, value in (choice.options or {}).items() if key != "downlink"}
 
 
 def _exchanges(
     engine: Local, sides: Sequence[int], workers: int, rounds: int
-) -> Callable[[Coded, int], tuple[float, float]]:
+) -> Callable[[Coded, int], tuple[float, float, float]]:
     """Start a server for each size, and workers. Return a function that measures a codec.
 
-    It returns the median seconds of a worker's round, and of the server's round for each message.
+    It returns the median seconds of a worker's round, of the server's round for each message, and the seconds of all rounds.
     """
     senders = [engine.spawn(Sender, rank, name=f"worker {rank}") for rank in range(workers)]
     servers, groups = {}, {}
@@ -106,16 +139,19 @@ def _exchanges(
         servers[side] = engine.spawn(ParameterShard, weights, layout, optimizer=OptimizerSettings(), name=name)
         groups[side] = engine.group([servers[side], *senders])
 
-    def measure(codec: Coded, side: int) -> tuple[float, float]:
+    def measure(codec: Coded, side: int) -> tuple[float, float, float]:
         pending = [sender.exchange(rounds, groups[side], side, codec) for sender in senders]
         pending.append(servers[side].serve(rounds, groups[side], range(1, workers + 1), first=0, fresh=True))
         while pending:  # without this check, the others would wait forever for a worker that fails
             done, pending = engine.wait(pending)
             engine.get(done)
-        work = defaultdict(list)
-        for (_, name), calls in columns(engine.trace()).items():
-            work[name].append(float(np.median(calls.after_warm_up().work_s)))
-        return float(np.mean(work["gradient"])), float(np.mean(work["update"])) / workers
+        found = columns(engine.trace())
+        [updates] = (calls for (_, name), calls in found.items() if name == "update")
+        sent = [until_received(calls, updates) for (_, name), calls in found.items() if name == "gradient"]
+        worker_s, server_s = (
+            float(np.mean([np.median(each.after_warm_up().work_s) for each in calls])) for calls in (sent, [updates])
+        )
+        return worker_s, server_s / workers, float(updates.end_s.max() - min(calls.start_s.min() for calls in sent))
 
     return measure
 

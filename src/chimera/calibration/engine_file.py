@@ -59,6 +59,7 @@ class _Table(msgspec.Struct, forbid_unknown_fields=True):
     covariance: Annotated[list[list[float]], msgspec.Meta(max_length=64)]
     parameters: dict[str, _Parameter]
     sources: Annotated[list[_Source], msgspec.Meta(max_length=1000)]
+    codec_starts: dict[str, Seconds] = msgspec.field(default_factory=dict)
 
 
 def engine_table(calibration: Calibration, values: dict[str, float] | None = None, seed: int = 0) -> dict[str, Any]:
@@ -96,6 +97,7 @@ def write_engine(calibration: Calibration, path: str | os.PathLike[str]) -> Path
         "straggler_distances": list(calibration.stragglers.distances),
         "warnings": list(calibration.warnings),
         "covariance": calibration.covariance.tolist(),
+        "codec_starts": dict(calibration.codec_starts),
         "sources": [asdict(source) for source in calibration.sources],
         "parameters": {
             name: {"estimate": calibration.values[name], "standard_error": calibration.errors[name], "unit": unit}
@@ -166,4 +168,5 @@ def _checked(table: _Table, compute: Compute, path: Path) -> Calibration:
         date=table.date,
         processors=table.processors,
         version=table.version,
+        codec_starts=table.codec_starts,
     )

@@ -22,6 +22,7 @@ PARAMETERS = {
     "seconds_per_byte": "s",
     "seconds_per_evaluation": "s",
     "seconds_to_start": "s",
+    "seconds_to_serve": "s",
 }
 """The estimated parameters, in the order of the covariance matrix, and their units."""
 _SLOW = 1.25

@@ -9,6 +9,7 @@ import numpy as np
 
 from chimera.calibration.cells import (
     Group,
+    Rounds,
     batch_groups,
     call_groups,
     draw,
@@ -28,15 +29,13 @@ from chimera.calibration.estimates import (
     separable,
     slow_workers,
 )
-from chimera.calibration.measured_run import Floats, MeasuredRun
+from chimera.calibration.measured_run import IN_MEMORY, Floats, MeasuredRun
 from chimera.calibration.stragglers import Stragglers, fit_stragglers
 from chimera.core.errors import ConfigurationError
 
 ROUND = "round"
 _ROUNDS_DRAWN = 4000
 _LARGE_MISFIT = math.log(1.25)
-IN_MEMORY = ("local",)
-"""Engines whose messages stay in the memory of one machine: their copies are part of calls, so bytes take no further time."""
 
 
 class Fit:
@@ -51,10 +50,11 @@ class Fit:
             raise ConfigurationError("no run has enough training calls for a calibration: train for a hundred rounds")
         self.in_memory = runs[0].engine in IN_MEMORY
         rounds = [(run, synchronous_rounds(run)) for run in runs]
-        self.stragglers = fit_stragglers(self.factors(), [each.work_s for _, each in rounds if each is not None])
+        whole = [each for _, each in rounds if each is not None]
+        self.stragglers = fit_stragglers(self.factors(whole), [each.work_s for each in whole])
         self.rounds = [_RunRounds(run, each.seconds, self.stragglers) for run, each in rounds if each is not None]
         self.transfers = [group for run in runs for group in transfer_groups(run)]
-        self.starts = np.array([run.start_s() for run in runs])
+        self.starts = np.array([(run.start_s(), run.serve_s()) for run in runs])
         self.evaluations = [_evaluations(run) for run in runs]
         self.slow: dict[str, float] = {}
         self.slow = slow_workers(self.batches, [self._batch_s(group, self.estimate()) for group in self.batches])
@@ -86,7 +86,7 @@ class Fit:
             gaps = rng.choice(gaps, len(gaps))
         evaluation_s = max(float(gaps.mean()), 0.0) if len(gaps) else 0.0
         starts = self.starts if rng is None else rng.choice(self.starts, len(self.starts))
-        found = call_s, batch_s, sample_s, element_s, latency_s, byte_s, evaluation_s, float(starts.mean())
+        found = call_s, batch_s, sample_s, element_s, latency_s, byte_s, evaluation_s, *starts.mean(axis=0).tolist()
         return dict(zip(PARAMETERS, found, strict=True))
 
     def points(self, values: Mapping[str, float]) -> list[Point]:
@@ -115,12 +115,14 @@ class Fit:
         relative = {"seconds_per_batch": batch, "seconds_per_sample": batch, "seconds_per_element": update}
         return np.array([relative.get(name, 0.0) * values[name] for name in PARAMETERS])
 
-    def factors(self) -> Floats:
-        """Return the factors of all training calls."""
-        return np.concatenate([group.factors for group in self.batches])
+    def factors(self, rounds: Sequence[Rounds]) -> Floats:
+        """Return the factors of the calls of synchronous rounds; if there are none, those of all training calls."""
+        return np.concatenate([each.factors for each in rounds or self.batches])
 
     def spread(self, values: Mapping[str, float]) -> float:
-        """Return sigma of the factors of workers that are not in `slow`."""
+        """Return sigma of the factors of workers that are not in `slow`; 0 if all share one machine."""
+        if self.in_memory:
+            return 0.0
         logs: dict[str, list[float]] = {}
         for group in self.batches:
             if group.actor not in self.slow:

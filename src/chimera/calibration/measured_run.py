@@ -7,7 +7,7 @@ import os
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -26,6 +26,8 @@ _MAX_KINDS = 5000
 _MAX_COUNT = 1 << 31
 WARM_UP = 3
 """Number of first calls of each kind of an actor that are left out: they load libraries, fill caches and compile."""
+IN_MEMORY = ("local",)
+"""Engines whose messages stay in the memory of one machine: their copies are part of calls, so bytes take no further time."""
 _PARTS_OF_TRAINING = frozenset({"gradient", "update", "serve", "serve_each", "train_with_servers", "train"})
 """Calls of the training, also where one call has many rounds."""
 
@@ -40,6 +42,7 @@ class Calls:
     work_s : the time in the call without waiting and transfers.
     transfer_s : the time of transfers, in which the actor was idle.
     samples, bytes_in, bytes_out : values of the trace.
+    after_s : the time in the call after its result had been received, which `work_s` does not contain.
     """
 
     start_s: Floats
@@ -49,6 +52,7 @@ class Calls:
     samples: Floats
     bytes_in: Floats
     bytes_out: Floats
+    after_s: Floats
 
     def __len__(self) -> int:
         return len(self.end_s)
@@ -103,15 +107,27 @@ class MeasuredRun:
         return count if isinstance(count, int) and 0 < count < _MAX_COUNT else 0
 
     def training_calls(self, worker: str) -> Calls:
-        """Return the calls in which a worker processed samples; of several names, those of the most frequent one."""
+        """Return the calls in which a worker processed samples; of several names, those of the most frequent one.
+
+        On one machine, the time of synchronous calls ends when the server has their results, see `until_received`.
+        """
         found = [calls for (actor, _), calls in self.calls.items() if actor == worker and calls.samples.any()]
         longest = max(found, key=len)
         has_samples = longest.samples > 0
-        return Calls(*(column[has_samples] for column in vars(longest).values()))
+        calls = Calls(*(column[has_samples] for column in vars(longest).values()))
+        updates = self.updates() if self.engine in IN_MEMORY else None
+        if updates is None or abs(len(calls) - len(updates)) > 1 or ("server 1", "update") in self.calls:
+            return calls
+        return until_received(calls, updates)
 
     def updates(self) -> Calls | None:
         """Return the updates of the first server; None if the run has no servers."""
         return self.calls.get(("server 0", "update"))
+
+    @property
+    def has_servers(self) -> bool:
+        """Whether it has parameter servers."""
+        return any(_is_server(actor) for actor, _ in self.calls)
 
     def elements_per_update(self) -> float:
         """Return the elements that one call of `update` of a server reads: the elements of all gradients it combines."""
@@ -157,6 +173,13 @@ class MeasuredRun:
         """Return the seconds before the regular rounds, in which actors connect, compile code and fill caches."""
         rounds_s = self.seconds_of_rounds()[0]
         return max(float(self.round_ends()[WARM_UP] - (WARM_UP + 1) * np.median(rounds_s)), 0.0)
+
+    def serve_s(self) -> float:
+        """Return the seconds before the servers were constructed, a part of `start_s`; 0 without servers."""
+        ends = [
+            calls.end_s.max() for (actor, name), calls in self.calls.items() if _is_server(actor) and name == "__init__"
+        ]
+        return min(float(max(ends, default=0.0)), self.start_s())
 
     def seconds_of_rounds(self) -> tuple[Floats, Floats]:
         """Return the seconds of rounds, and the seconds between two rounds in which the run was interrupted."""
@@ -208,6 +231,28 @@ def read_measured(run_dir: str | os.PathLike[str], *, allow_simulated: bool = Fa
     return run
 
 
+def until_received(calls: Calls, updates: Calls) -> Calls:
+    """Return the calls of one worker without the work after the server had all results of their round.
+
+    A worker continues for some microseconds after it has sent its result. If the result wakes the server on the worker's
+    processor, the call even lasts until the server has finished. This time would count twice in a round.
+
+    Parameters
+    ----------
+    calls : calls of one worker, one in each round.
+    updates : updates of the server, one in each round. They wait for all results, then work.
+    """
+    count = min(len(calls), len(updates))
+    received_s = (updates.end_s - updates.work_s)[:count]
+    after_s = np.zeros(len(calls))
+    after_s[:count] = np.clip(calls.end_s[:count] - received_s, 0.0, calls.work_s[:count])
+    return replace(calls, work_s=calls.work_s - after_s, after_s=after_s)
+
+
+def _is_server(actor: str) -> bool:
+    return actor.startswith("server")
+
+
 def _is_worker(actor: str) -> bool:
     return actor.startswith("worker")
 
@@ -223,10 +268,10 @@ def columns(rows: Iterable[TraceRow]) -> dict[tuple[str, str], Calls]:
         before = min(row.transfer_s, max(start_s - reached.get(row.actor, -MAX_NUMBER), 0.0))
         reached[row.actor] = end_s
         work_s = max(end_s - start_s - row.wait_s - (row.transfer_s - before), 0.0)
-        found[key].extend((start_s, end_s, work_s, before, row.samples, row.bytes_in, row.bytes_out))
+        found[key].extend((start_s, end_s, work_s, before, row.samples, row.bytes_in, row.bytes_out, 0.0))
     calls: dict[tuple[str, str], Calls] = {}
     for key, rows_of_key in found.items():
-        columns = np.frombuffer(rows_of_key).reshape(-1, 7)
+        columns = np.frombuffer(rows_of_key).reshape(-1, 8)
         calls[key] = Calls(*columns[np.argsort(columns[:, 0], kind="stable")].T)
     return calls
 

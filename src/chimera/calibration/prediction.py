@@ -131,7 +131,9 @@ def drawn_values(calibration: Calibration, draws: int, seed: int) -> list[dict[s
     scale = np.where(errors > 0, errors, 1.0)  # parameters of any size then have the same weight in the decomposition
     shape = calibration.covariance / np.outer(scale, scale)
     drawn = np.random.default_rng(seed).multivariate_normal(np.zeros(len(mean)), shape, draws, check_valid="ignore")
-    return [dict(zip(PARAMETERS, row.tolist(), strict=True)) for row in np.maximum(mean + drawn * scale, 0.0)]
+    # Rounding errors of the decomposition would give a parameter without uncertainty a deviation in seconds.
+    values = np.maximum(mean + drawn * errors, 0.0)
+    return [dict(zip(PARAMETERS, row.tolist(), strict=True)) for row in values]
 
 
 class _Predictor:
@@ -160,7 +162,9 @@ class _Predictor:
             means.append(float(np.mean(rounds_s)))
         evaluation_s = np.array([values["seconds_per_evaluation"] for values in self._draws])
         per_round_s = np.array(means) + evaluation_s / _rounds_per_evaluation(train, simulated.epochs)
-        start_s = np.array([values["seconds_to_start"] for values in self._draws])
+        serve_s = 0.0 if simulated.has_servers else np.array([values["seconds_to_serve"] for values in self._draws])
+        start_s = np.array([values["seconds_to_start"] for values in self._draws]) - serve_s
+        start_s = np.maximum(start_s, 0.0) + self._calibration.codec_starts.get(codec, 0.0)
         total = _rounds_of(train, simulated.epochs)
         target_rounds = None
         if train.get("target"):

@@ -31,6 +31,7 @@ class Simulated:
     evaluations : evaluations of the model.
     rounds : the number of rounds.
     stopped_by : the limit that ended the run.
+    has_servers : whether the run has parameter servers.
     """
 
     rounds_s: Floats
@@ -40,6 +41,7 @@ class Simulated:
     evaluations: int
     rounds: int
     stopped_by: str
+    has_servers: bool
 
 
 def time_only(experiment: Experiment, engine: Mapping[str, Any], rounds: int) -> Simulated:
@@ -73,4 +75,5 @@ def _run(experiment: Experiment, **overrides: Any) -> Simulated:
             sum("loss" in row for row in measured.files.metrics),
             rounds,
             str(measured.files.summary.get("stopped_by", "")),
+            measured.has_servers,
         )
