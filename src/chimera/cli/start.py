@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 
 from chimera.cli.ranks import enter_job
@@ -12,6 +14,7 @@ from chimera.engines.mpi_launch import launch_of
 def main() -> None:
     """Run the command line of this process."""
     if launch_of().rank > 0:
+        atexit.register(gc.freeze)  # before it exits, the interpreter would search all objects for cycles
         try:
             enter_job(sys.argv[1:])
         except SystemExit as end:
