@@ -1,6 +1,6 @@
 """``python -m chimera`` is ``chimera``."""
 
-from chimera.cli.main import main
+from chimera.cli.start import main
 
 if __name__ == "__main__":
     main()

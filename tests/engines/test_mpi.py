@@ -19,6 +19,7 @@ from safetensors.numpy import load_file
 
 import chimera
 import mpi_kit
+from chimera.cli.ranks import enter_job
 from chimera.core.errors import ConfigurationError
 from chimera.engines.mpi_launch import Launch, launch_of
 
@@ -57,6 +58,30 @@ def test_runs_on_ranks_give_the_bits_of_virtual_time(name: str, tmp_path: Path) 
 )
 def test_the_rank_is_that_of_the_launcher(variables: dict[str, str], launch: Launch) -> None:
     assert launch_of(variables) == launch
+
+
+@pytest.mark.parametrize("command", ["compare", "demo"])
+def test_a_command_of_one_process_is_refused_under_a_launcher(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PMI_SIZE", "3")
+    monkeypatch.setenv("PMI_RANK", "0")
+    with pytest.raises(ConfigurationError, match=f"3 processes, and each would run 'chimera {command}'"):
+        enter_job([command, "x.toml", "--engine", "mpi"])
+    monkeypatch.setenv("PMI_RANK", "1")
+    with pytest.raises(SystemExit):  # rank 0 reports it
+        enter_job([command, "x.toml", "--engine", "mpi"])
+
+
+def test_a_rank_that_hosts_actors_imports_no_commands() -> None:
+    code = """
+import atexit, sys
+from chimera.cli.start import main
+atexit.register(lambda: print("chimera.cli.main" in sys.modules))
+sys.argv = ["chimera", "train", "x.toml", "--engine", "local"]
+main()
+"""
+    rank = os.environ | {"PMI_RANK": "1", "PMI_SIZE": "2", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", code], env=rank, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "False\n", "")  # rank 0 reports the mistake
 
 
 def test_without_a_launcher_the_error_shows_what_to_type() -> None:

@@ -223,6 +223,26 @@ def test_ctrl_c_leaves_a_checkpoint_in_the_store(s3: S3, url: str, tmp_path: Pat
 
 
 @pytest.mark.long
+def test_a_preempted_command_names_the_url_of_its_checkpoint(s3: S3, url: str, tmp_path: Path) -> None:
+    experiment = tmp_path / "experiment.toml"
+    experiment.write_text(
+        'data = "digits"\nmodel = { name = "sklearn-sgd-classifier", loss = "log_loss" }\ntrain.rounds = 1_000_000_000\n'
+    )
+    command = [sys.executable, "-u", "-m", "chimera", "train", str(experiment), "--out", url]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, env=s3.environment, stdout=pipe, stderr=pipe, text=True)
+    assert process.stdout is not None
+    begun = any(line.startswith("round ") for line in process.stdout)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=LIMIT_S)
+    assert begun, stderr
+    assert process.returncode == 143
+    found = re.match(rf"ended by SIGTERM; the last checkpoint is {re.escape(url)}/checkpoints/(.*)\n", stderr)
+    assert found, stderr
+    assert f"checkpoints/{found[1]}" in stored(s3, url)
+
+
+@pytest.mark.long
 def test_credentials_that_are_missing_are_reported_in_one_line(s3: S3, url: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "chimera", "demo", "--out", url]
     bare = {key: value for key, value in s3.environment.items() if not key.startswith("AWS_")}

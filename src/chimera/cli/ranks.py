@@ -13,6 +13,8 @@ from chimera.engines.mpi_launch import COMMAND, enter, is_mpi, launch_of, refuse
 from chimera.training.experiment.preloaded import PRELOADED
 
 _COMMANDS = ("train", "embed")
+_ALONE = ("compare", "demo")
+"""Commands that run on one process only, whatever the engine."""
 
 
 def enter_job(arguments: Sequence[str]) -> None:
@@ -23,13 +25,18 @@ def enter_job(arguments: Sequence[str]) -> None:
     ConfigurationError : the processes would run the same command several times. Rank 0 raises it.
     SystemExit : this is another rank.
     """
-    if not arguments or arguments[0] not in _COMMANDS or "--help" in arguments:
+    if not arguments or arguments[0] not in (*_COMMANDS, *_ALONE) or "--help" in arguments:
         return
     refuse_torchrun()
     launch = launch_of()
     if launch.size == 1:
         return
     try:
+        if arguments[0] in _ALONE:
+            raise ConfigurationError(
+                f"the launcher started {launch.size} processes, and each would run 'chimera {arguments[0]}': "
+                "type the command without a launcher"
+            )
         engine = _engine_of(arguments)
         if not is_mpi(engine):
             raise ConfigurationError(

@@ -177,10 +177,13 @@ def _answers(alone: bool) -> Iterator[TextIO]:
 
 def _report_interruption(location: Path | str, reason: str, again: str) -> None:
     from chimera.training.artifacts.checkpoint import Checkpoints
+    from chimera.training.artifacts.location import path_in_run
 
     checkpoints = Checkpoints(f"{location}/checkpoints").paths()
     if checkpoints:
-        typer.echo(f"{reason}; the last checkpoint is {checkpoints[-1]}\nto resume: {again}", err=True)
+        last = checkpoints[-1]  # of an object store, this lacks the scheme
+        shown = path_in_run(location, f"checkpoints/{Path(last).name}") if isinstance(location, str) else last
+        typer.echo(f"{reason}; the last checkpoint is {shown}\nto resume: {again}", err=True)
     else:
         typer.echo(f"{reason} before the first checkpoint", err=True)
 
