@@ -18,8 +18,9 @@ pytest.importorskip("websockets")
 from websockets.sync.client import connect
 
 from chimera.engines.federation.credentials import Credentials
-from chimera.engines.federation.wire.dialing import Dialler, proxy_for
+from chimera.engines.federation.wire.dialing import Dialler
 from chimera.engines.federation.wire.frames import GREETING, ConnectedNodes, Hello, Refused, greeting, unpack
+from chimera.engines.federation.wire.proxy import proxy_for
 from conformance.actors import Counter
 from federation.federation_kit import LIMIT_S, Federation, Running, federation
 from federation.test_exactly_once import at

@@ -27,7 +27,7 @@ from chimera.engines.http.failure import revived
 from chimera.engines.http.hosting.host import Host
 from chimera.federation.audit.verify import verify
 from chimera.federation.policy import requests as reasons
-from chimera.federation.policy.answers import read_answer
+from chimera.federation.policy.answers import leaving, read_answer
 from chimera.federation.policy.approvals import decide
 from chimera.federation.policy.gate import Gate
 from chimera.federation.policy.ledger import minute_of
@@ -663,11 +663,30 @@ class Careless:
         raise KeyError(self.row)
 
 
-def answered(host: Host, method: str, *given: Any) -> bytes:
-    """Return the body of an answer of an actor."""
+def replied(host: Host, method: str, *given: Any) -> Any:
+    """Return the reply of an actor."""
     replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
     host.call("k.a", method, wire.pack({"call": [list(given), {}]}), replies.put)
-    return replies.get(timeout=30).body
+    return replies.get(timeout=30)
+
+
+def answered(host: Host, method: str, *given: Any) -> bytes:
+    """Return the body of an answer of an actor."""
+    body: bytes = replied(host, method, *given).body
+    return body
+
+
+def test_a_reply_and_its_body_state_the_same_cost() -> None:
+    """A node takes the cost from the reply, and reads a body only if it can be a failure or have figures."""
+    host, made = Host({"careless": Careless}), queue.SimpleQueue[Any]()
+    host.create("k.a", wire.pack({"kind": "careless", "call": [[], {}]}), made.put)
+    assert made.get(timeout=30).status == 200
+    for method, given in (("delta", [False]), ("evaluate", []), ("delta", [True]), ("share", [])):
+        reply = replied(host, method, *given)
+        left, spent = leaving(method, reply)
+        assert (left.body, spent) == read_answer(method, reply.body)
+        assert (reply.samples is None) == spent.failed
+    host.close()
 
 
 def test_errors_leave_without_texts_that_could_quote_data(caplog: pytest.LogCaptureFixture) -> None:

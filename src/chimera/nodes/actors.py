@@ -108,7 +108,7 @@ async def _response(body: bytes, start_call: Callable[[Done], None]) -> Response
             await asyncio.to_thread(start_call, done)
         else:
             start_call(done)
-        status, content_type, body = await reply
+        made = await reply
     except ANSWERED as error:
-        status, content_type, body = refusal(error)
-    return Response(body, status, media_type=content_type)
+        made = refusal(error)
+    return Response(made.body, made.status, media_type=made.content_type)

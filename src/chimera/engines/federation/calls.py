@@ -7,7 +7,8 @@ import itertools
 import math
 import threading
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
 from chimera.engines.federation.wire.frames import (
     CHUNK,
@@ -99,8 +100,13 @@ class Calls:
         call = self._calls.get(number)
         return call if call is not None and call.node == node else None
 
-    def start(self, call: Call) -> None:
-        """Give a call its number, and ask for the answer if its node is connected."""
+    def start(self, calls: Sequence[Call]) -> None:
+        """Give calls their numbers, and ask for the answers whose nodes are connected."""
+        with nullcontext() if self.port is None else self.port.together():
+            for call in calls:
+                self._start(call)
+
+    def _start(self, call: Call) -> None:
         if call.ended.is_set():
             return
         call.number = next(self._numbers)

@@ -64,6 +64,7 @@ class Tunnel:
         self._began_s = time.monotonic()
         self._refused: Exception | None = None
         self._changed = threading.Condition()  # with a re-entrant lock
+        self._starting, self._new = threading.Lock(), list[Call]()  # calls that the thread of the tunnel has not seen
         self._loop = asyncio.new_event_loop()
         self._calls = Calls(run, max_bytes, self._loop)
         self._link = Link(credentials, Hello(PROTOCOL, run, __version__, run, REVISION), self)
@@ -128,9 +129,15 @@ class Tunnel:
         ------
         Unreachable : the tunnel is closed.
         """
+        with self._starting:
+            self._new.append(call)
+            wakes = len(self._new) == 1
         try:
-            self._loop.call_soon_threadsafe(self._calls.start, call)
+            if wakes:  # otherwise the thread is awake, or will be soon
+                self._loop.call_soon_threadsafe(self._start_new)
         except RuntimeError as error:  # the loop was closed
+            with self._starting:
+                self._new = []  # their threads see by `absent` that the tunnel is closed
             raise http.Unreachable(str(self._refused)) from error
 
     def drop(self, call: Call) -> None:
@@ -171,6 +178,11 @@ class Tunnel:
         self._thread.join()
 
     # Methods of `Peer`, and others in the thread of the loop.
+
+    def _start_new(self) -> None:
+        with self._starting:
+            new, self._new = self._new, []
+        self._calls.start(new)
 
     @property
     def busy(self) -> bool:

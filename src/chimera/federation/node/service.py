@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chimera.core.errors import ActorLost, PrivacyError, UnavailableError
+from chimera.core.errors import ActorLost, ChimeraError, PrivacyError, UnavailableError
 from chimera.engines.federation.credentials import Credentials
 from chimera.engines.federation.wire.frames import PROTOCOL, REVISION, Budget, CallRequest, Header, Hello, Revoked
 from chimera.engines.federation.wire.link import Link, ignore_ends
 from chimera.engines.federation.wire.pages import keep_pages
 from chimera.engines.http.hosting.dispatch import actor_of, dispatch, refusal
-from chimera.engines.http.hosting.host import Host
+from chimera.engines.http.hosting.host import Body, Host, read_body
 from chimera.engines.http.hosting.hosted_actor import Reply, error_reply
 from chimera.federation.node.budget import BudgetReports
 from chimera.federation.node.calls import Calls, Finished
@@ -100,7 +101,10 @@ class Service:
             )
             return
         requester = Requester(request.requester, request.fingerprint)
-        call = self._reader.read(request.run, request.number, actor, method, body)
+        read: Body = body
+        with contextlib.suppress(ChimeraError):  # the gate or the host reports that the body cannot be read
+            read = read_body(body)  # once, so the actor gets what the gate has decided about
+        call = self._reader.read(request.run, request.number, actor, method, read)
         decision = self._gate.request(requester, call)
         if isinstance(decision, Held | Later):
             self._loop.call_soon_threadsafe(self._hold, request, body, decision, finished)
@@ -124,7 +128,7 @@ class Service:
             except Exception as error:  # for example, the store or the ledger cannot be written
                 finished(Kept.of(error_reply(503, UnavailableError(f"the node cannot answer: {type(error).__name__}"))))
 
-        self._dispatch(request, body, answered)
+        self._dispatch(request, read, answered)
 
     def _hold(self, request: CallRequest, body: bytes | bytearray, decision: Held | Later, finished: Finished) -> None:
         """Hold a call for the administrator or the policy; decide about it again while the driver waits."""
@@ -159,7 +163,7 @@ class Service:
         if waited_for:
             self._calls.start(request, body)
 
-    def _dispatch(self, request: CallRequest, body: bytes | bytearray, done: Callable[[Reply], None]) -> None:
+    def _dispatch(self, request: CallRequest, body: Body, done: Callable[[Reply], None]) -> None:
         dispatch(self._host, request.run, request.verb, request.path, request.type, body, done)
 
 

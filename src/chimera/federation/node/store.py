@@ -69,7 +69,11 @@ class Store:
             run: (requester, floor)
             for run, requester, floor in self._db.rows("SELECT run, requester, floor FROM runs", ())
         }
-        kept = {self._file(run, number) for run, number in self._db.rows("SELECT run, number FROM calls", ())}
+        calls = self._db.rows("SELECT run, number FROM calls", ())
+        self._last: dict[str, int] = {}  # largest number of a call that is in the file, by run
+        for run, number in calls:
+            self._last[run] = max(number, self._last.get(run, 0))
+        kept = {self._file(run, number) for run, number in calls}
         before_s = time.time() - _KEPT_S
         for file in self._folder.iterdir():
             if file not in kept or file.stat().st_mtime < before_s:
@@ -97,6 +101,8 @@ class Store:
         """Return the state of a call; None if it was not started."""
         if number < self._runs.get(run, ("", 0))[1]:
             return Kept(SETTLED)
+        if number > self._last.get(run, 0):  # a new call, as most are
+            return None
         query = "SELECT state, status, type, size, body FROM calls WHERE run = ? AND number = ?"
         for state, status, kind, size, body in self._db.rows(query, (run, number)):
             if state != DONE:
@@ -104,8 +110,13 @@ class Store:
             return Kept(state, status, kind, size, self._file(run, number) if body is None else body)
         return None
 
+    def _note(self, run: str, number: int) -> None:
+        with self._lock:
+            self._last[run] = max(number, self._last.get(run, 0))
+
     def begin(self, run: str, number: int) -> None:
         """Note that a call is started which another process of the node could run again."""
+        self._note(run, number)
         statement = "INSERT INTO calls (run, number, state) VALUES (?, ?, ?)"
         self._db.write(lambda db: db.execute(statement, (run, number, STARTED)), durable=False)
 
@@ -118,6 +129,7 @@ class Store:
                 file.write(reply.body)
         kept = Kept.of(reply)._replace(body=body)
         inline = body if isinstance(body, bytes) else None
+        self._note(run, number)
         values = (run, number, DONE, kept.status, kept.type, kept.size, inline)
 
         def work(db: sqlite3.Connection) -> bool:

@@ -17,6 +17,9 @@ _OPEN = frozenset(
      "UnknownNameError"}
 )  # fmt: skip
 """Errors of Chimera about the protocol and the settings. Their texts contain no data, as in `PrivateWorker`."""
+_WITH_METRICS, _WITH_STATISTICS = ("evaluate", "measure"), "describe"
+_WITH_FIGURES = frozenset({*_WITH_METRICS, _WITH_STATISTICS})
+"""Calls whose answers contain figures that a gate decides about."""
 _MAX_METRICS = 1000
 _INTERNAL = 500
 _log = logging.getLogger(__name__)
@@ -45,6 +48,8 @@ def leaving(method: str, reply: Reply) -> tuple[Reply, Spending]:
     """
     if reply.content_type != wire.CONTENT_TYPE and reply.status != _INTERNAL:  # of the host: no code of an actor ran
         return reply, Spending(failed=True)
+    if reply.samples is not None and method not in _WITH_FIGURES:
+        return reply, Spending(rows=reply.samples)
     try:
         body, spent = read_answer(method, reply.body)
     except DataError as error:
@@ -75,10 +80,10 @@ def read_answer(method: str, body: bytes, stored: str = "") -> Answer:
         return Answer(wire.pack({**answer, "failure": closed}), Spending(rows=rows, stored=stored, failed=True))
     metrics: tuple[str, ...] = ()
     statistics = False
-    if method in ("evaluate", "measure"):
+    if method in _WITH_METRICS:
         measured, metrics = _metrics(_first(answer))
         rows = max(rows, measured)
-    elif method == "describe":
+    elif method == _WITH_STATISTICS:
         given = getattr(_first(answer), "statistics", None)
         statistics, rows = given is not None, max(rows, getattr(given, "rows", 0))
     return Answer(body, Spending(rows, metrics, stored, statistics=statistics))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import chimera.training.worker.driver_schema  # noqa: F401 - registers the types of drivers' messages
 from chimera.core.errors import ChimeraError
-from chimera.engines.http import wire
+from chimera.engines.http.hosting.host import Body, ReadBody, read_body
 from chimera.engines.http.hosting.hosted_actor import call_arguments
-from chimera.engines.http.wire_reader import MAX_VALUES
 from chimera.federation.policy.requests import Call
 from chimera.federation.policy.rules import START
 
@@ -19,7 +18,7 @@ class CallReader:
     def __init__(self) -> None:
         self._kinds: dict[tuple[str, str], str] = {}
 
-    def read(self, run: str, number: int, actor: str, method: str, body: bytes | bytearray | memoryview) -> Call:
+    def read(self, run: str, number: int, actor: str, method: str, body: Body) -> Call:
         """Return a call. A call that cannot be read has no kind, so that every policy refuses it.
 
         Parameters
@@ -28,12 +27,10 @@ class CallReader:
             ``settings``.
         body : the body of the request, as `Host` receives it.
         """
-        size = len(body) if not isinstance(body, memoryview) else body.nbytes
+        size = body.size if isinstance(body, ReadBody) else len(body)
         unread = Call(run, number, "", method or START, actor=actor, size=size)
         try:
-            request = wire.unpack(body, max_values=MAX_VALUES)
-            if not isinstance(request, dict):
-                return unread
+            request = read_body(body).request
             given, named, _ = call_arguments(request)
         except ChimeraError:
             return unread

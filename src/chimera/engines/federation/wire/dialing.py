@@ -7,13 +7,13 @@ import itertools
 import logging
 import socket
 import urllib.parse
-import urllib.request
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from chimera.engines.federation.credentials import Credentials
 from chimera.engines.federation.wire.frames import CHUNK, GREETING, MAX_FRAME_BYTES, Hello, greeting
+from chimera.engines.federation.wire.proxy import pass_through, proxy_for
 
 _TCP_S, _SLOW_TCP_S = 1.0, 4.0  # limits of most tries, and of every fourth. TCP repeats a lost first packet after 1 s
 _NAME_S = 0.2  # limit for an answer of the name server, if an older answer is known
@@ -39,6 +39,10 @@ class Dialler:
         self._headers = {GREETING: greeting(hello)}
         self._tls = credentials.tls()
         self._proxy = proxy_for(credentials.hub)
+        hub = urllib.parse.urlsplit(credentials.hub)
+        name = hub.hostname or ""
+        host = f"[{name}]" if ":" in name else name if name.isascii() else name.encode("idna").decode()
+        self._hub = f"{host}:{hub.port or _PORTS['https']}"
         first = urllib.parse.urlsplit(self._proxy or credentials.hub)
         self._to = first.hostname or "", first.port or _PORTS.get(first.scheme, _PORT_OF_SOCKS)
         self._addresses: list[Any] = []
@@ -102,21 +106,36 @@ class Dialler:
         return self._addresses
 
     async def open(self, reached: socket.socket) -> Any:
-        """Return a WebSocket connection over a TCP connection. Through a proxy, the library opens another connection."""
+        """Return a WebSocket connection over a TCP connection to the hub or to a proxy.
+
+        Through a proxy that speaks TLS or SOCKS, the library opens another connection.
+        """
         from websockets.asyncio.client import connect
 
         from chimera.engines.federation.wire.prompt import ToHub
 
-        if self._proxy is not None:
-            reached.close()
         limit_s, self._limit_s = self._limit_s, min(2 * self._limit_s, _MAX_CONNECT_TIMEOUT_S)
-        way: dict[str, Any] = {"sock": reached} if self._proxy is None else {"proxy": self._proxy}
+        way: dict[str, Any] = {"sock": reached}
+        if self._proxy is not None and urllib.parse.urlsplit(self._proxy).scheme == "http":
+            await self._through(reached, self._proxy, limit_s)
+        elif self._proxy is not None:
+            reached.close()
+            way = {"proxy": self._proxy}
         return await connect(
             self._uri,
             ssl=self._tls, compression=None, max_size=MAX_FRAME_BYTES, max_queue=8, write_limit=2 * CHUNK, ping_interval=None,
             close_timeout=1.0, open_timeout=limit_s, user_agent_header=None, logger=_quiet(),
             additional_headers=self._headers, create_connection=ToHub, **way,
         )  # fmt: skip
+
+    async def _through(self, reached: socket.socket, proxy: str, limit_s: float) -> None:
+        """Let the proxy connect this connection to the hub; close it if the proxy does not."""
+        try:
+            async with asyncio.timeout(limit_s):
+                await pass_through(reached, proxy, self._hub)
+        except BaseException:
+            reached.close()
+            raise
 
     def renew(self) -> None:
         """Use the certificate that is in the files of the identity now."""
@@ -125,17 +144,6 @@ class Dialler:
     def up(self) -> None:
         """Note that a connection is in use: the next connections have the short limit again."""
         self._limit_s = _OPEN_S
-
-
-def proxy_for(url: str) -> str | None:
-    """Return the proxy for a URL, by the rules of the variables ``HTTPS_PROXY`` and ``NO_PROXY``; None if there is none."""
-    parts = urllib.parse.urlsplit(url)
-    if urllib.request.proxy_bypass(parts.netloc):
-        return None
-    proxies = urllib.request.getproxies()
-    if (socks := proxies.get("socks")) is not None and "wss" not in proxies:
-        return socks.replace("http://", "socks5h://", 1)  # how some systems write it
-    return proxies.get("wss") or proxies.get("https")
 
 
 def _quiet() -> logging.Logger:

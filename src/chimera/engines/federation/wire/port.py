@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import socket
 import sys
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 from chimera.engines.federation.wire.frames import HEARTBEAT
@@ -36,13 +38,13 @@ class Port:
     """
 
     def __init__(self, connection: Any, silent_s: float) -> None:
-        from websockets.asyncio.server import broadcast
         from websockets.protocol import State
 
-        self._broadcast, self._open = broadcast, State.OPEN
+        self._open = State.OPEN
         self.connection, self._transport = connection, connection.transport
         self._frames: deque[bytes] = deque()
         self._queued, self._busy = 0, False
+        self._gathers, self._gathered, self._gathered_bytes = False, list[bytes](), 0
         self._wake, self._has_space = asyncio.Event(), asyncio.Event()
         self._has_space.set()
         self.used_s = -math.inf
@@ -68,13 +70,22 @@ class Port:
         self.used_s = time.monotonic()
         self._post(frame)
 
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Send the frames that are posted within the block by one system call at its end. The block must not wait."""
+        self._gathers = True
+        try:
+            yield
+        finally:
+            self._gathers = False
+            self._send_gathered()
+
     def _post(self, frame: bytes) -> None:
-        if (
-            not self._frames
-            and not self._busy
-            and self._transport.get_write_buffer_size() < _LITTLE
-            and self._sent(frame)
-        ):
+        if not self._frames and not self._busy and self._open is self.connection.state and self._is_little():
+            self._gathered.append(frame)
+            self._gathered_bytes += len(frame)
+            if not self._gathers:
+                self._send_gathered()
             return
         self._frames.append(frame)
         self._queued += len(frame)
@@ -82,12 +93,17 @@ class Port:
             self._has_space.clear()
         self._wake.set()
 
-    def _sent(self, frame: bytes) -> bool:
-        """Send a frame at once, without a turn of the event loop; return False if the connection is closing."""
-        if self.connection.state is not self._open:
-            return False
-        self._broadcast((self.connection,), frame)  # the library's way to send without waiting
-        return True
+    def _is_little(self) -> bool:
+        return bool(self._transport.get_write_buffer_size() + self._gathered_bytes < _LITTLE)
+
+    def _send_gathered(self) -> None:
+        """Send frames without a turn of the event loop, unless the connection is closing."""
+        frames, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        if self.connection.state is self._open:
+            protocol = self.connection.protocol
+            for frame in frames:
+                protocol.send_binary(frame)
+            self._transport.writelines([data for data in protocol.data_to_send() if data])
 
     @property
     def full(self) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 from chimera.core.errors import ActorLost, ConfigurationError, UnavailableError
 from chimera.engines.http import wire
 from chimera.engines.http.connection import JSON
-from chimera.engines.http.hosting.host import Host
+from chimera.engines.http.hosting.host import Body, Host
 from chimera.engines.http.hosting.hosted_actor import Done, Reply, error_reply
 from chimera.engines.http.node import ACTORS
 
@@ -32,9 +32,7 @@ def actor_of(path: str) -> tuple[str, str]:
     return names[0], names[1] if len(names) == 2 else ""
 
 
-def dispatch(
-    host: Host, engine: str, verb: str, path: str, content_type: str, body: bytes | bytearray, done: Done
-) -> None:
+def dispatch(host: Host, engine: str, verb: str, path: str, content_type: str, body: Body, done: Done) -> None:
     """Answer a request; ``done`` receives the reply, in this thread or in the actor's thread.
 
     Parameters
@@ -51,9 +49,7 @@ def dispatch(
         done(reply)
 
 
-def _reply(
-    host: Host, engine: str, verb: str, path: str, content_type: str, body: bytes | bytearray, done: Done
-) -> Reply | None:
+def _reply(host: Host, engine: str, verb: str, path: str, content_type: str, body: Body, done: Done) -> Reply | None:
     if verb == "GET" and path == "/health":
         return _json({"status": "ok", "binary": True})
     if not path.startswith(ACTORS):

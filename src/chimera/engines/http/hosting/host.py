@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from chimera.core.errors import ActorLost, ConfigurationError, DataError, UnavailableError
 from chimera.engines.handle import CONSTRUCT
@@ -23,6 +23,22 @@ _MAX_WAITING = 64
 """Maximum number of waiting calls of one actor; a driver sends the next call after the answer."""
 _MAX_WAITING_BYTES = 1 << 30
 """Maximum size of all waiting calls together, in bytes."""
+
+
+class ReadBody(NamedTuple):
+    """The body of a request after `read_body`, so that a program that decides about a request reads it once.
+
+    Attributes
+    ----------
+    request : the content.
+    size : size of the body, in bytes.
+    """
+
+    request: dict[str, Any]
+    size: int
+
+
+Body: TypeAlias = bytes | bytearray | ReadBody
 
 
 class Host:
@@ -49,7 +65,7 @@ class Host:
         self._give_back_threads: tuple[int, Callable[[], None]] | None = None
         self._waiting_bytes = 0
 
-    def create(self, actor: str, body: bytes | bytearray, done: Done) -> None:
+    def create(self, actor: str, body: Body, done: Done) -> None:
         """Create an actor. ``kind`` in the body names its class; the rest is a call of the constructor.
 
         Raises
@@ -57,7 +73,7 @@ class Host:
         ConfigurationError : the class is not allowed, the name is used or invalid, or there are too many actors.
         DataError : the body cannot be read.
         """
-        request = _read(body)
+        request, size = read_body(body)
         kind = request.get("kind")
         if not isinstance(kind, str) or kind not in self.kinds:
             raise ConfigurationError(
@@ -77,12 +93,12 @@ class Host:
                 self._cleaner = threading.Thread(target=self._clean, name="chimera-host", daemon=True)
                 self._cleaner.start()
         try:
-            hosted.ask(CONSTRUCT, request, self._counted(hosted, len(body), done))
+            hosted.ask(CONSTRUCT, request, self._counted(hosted, size, done))
         except UnavailableError:
             self.kill(actor)
             raise
 
-    def call(self, actor: str, method: str, body: bytes | bytearray, done: Done) -> None:
+    def call(self, actor: str, method: str, body: Body, done: Done) -> None:
         """Call a method, after earlier calls.
 
         Raises
@@ -93,14 +109,14 @@ class Host:
         """
         if not _METHOD.fullmatch(method):
             raise ConfigurationError(f"{method!r} is no method that can be called from outside")
-        request = _read(body)
+        request, size = read_body(body)
         with self._lock:
             hosted = self._actors.get(actor)
             if hosted is not None:  # no entry for names that a client invents
                 self._last_received_s[_engine(actor)] = time.monotonic()
         if hosted is None:
             raise ActorLost(f"there is no actor {actor!r} here")
-        hosted.ask(method, request, self._counted(hosted, len(body), done))
+        hosted.ask(method, request, self._counted(hosted, size, done))
 
     def _counted(self, hosted: HostedActor, size: int, done: Done) -> Done:
         """Count a call as waiting until it is answered.
@@ -193,11 +209,19 @@ def _threads(request: dict[str, Any]) -> int:
     return min(threads, cores)
 
 
-def _read(body: bytes | bytearray) -> dict[str, Any]:
+def read_body(body: Body) -> ReadBody:
+    """Return the content of a body, which is read unless it was before.
+
+    Raises
+    ------
+    DataError : the body cannot be read.
+    """
+    if isinstance(body, ReadBody):
+        return body
     request = wire.unpack(body, max_values=MAX_VALUES)
     if not isinstance(request, dict):
         raise DataError("the body is no dictionary")
-    return request
+    return ReadBody(request, len(body))
 
 
 def _engine(actor: str) -> str:

@@ -25,11 +25,17 @@ _MAX_RETURNS = 100_000
 
 
 class Reply(NamedTuple):
-    """A reply to a driver."""
+    """A reply to a driver.
+
+    Attributes
+    ----------
+    samples : rows of data that a call has read which returned a value; None for all other replies.
+    """
 
     status: int
     content_type: str
     body: bytes
+    samples: int | None = None
 
 
 Done: TypeAlias = Callable[[Reply], None]
@@ -114,9 +120,9 @@ class HostedActor:
         if "failure" in answer:
             status = 500
         self._actor_context.heartbeat_s = None
-        cost["samples"] = actor_context.take_work().samples
+        cost["samples"] = samples = actor_context.take_work().samples
         cost["lasted_s"] = time.monotonic() - began_s
-        return Reply(status, wire.CONTENT_TYPE, wire.pack(answer))
+        return Reply(status, wire.CONTENT_TYPE, wire.pack(answer), samples if status == 200 else None)
 
     def _values(self, method: str, args: list[Any], kwargs: dict[str, Any], returns: int | None) -> list[Any]:
         if method == CONSTRUCT:

@@ -1,0 +1,63 @@
+"""Proxies between a member and its hub: which one to use, and its method ``CONNECT`` over a TCP connection that is open."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import socket
+import urllib.parse
+import urllib.request
+
+_MAX_HEAD_BYTES = 1 << 14
+
+
+def proxy_for(url: str) -> str | None:
+    """Return the proxy for a URL, by the rules of the variables ``HTTPS_PROXY`` and ``NO_PROXY``; None if there is none."""
+    parts = urllib.parse.urlsplit(url)
+    if urllib.request.proxy_bypass(parts.netloc):
+        return None
+    proxies = urllib.request.getproxies()
+    if (socks := proxies.get("socks")) is not None and "wss" not in proxies:
+        return socks.replace("http://", "socks5h://", 1)  # how some systems write it
+    return proxies.get("wss") or proxies.get("https")
+
+
+async def pass_through(reached: socket.socket, proxy: str, to: str) -> None:
+    """Let a proxy connect an open TCP connection to an address. The next bytes in both directions are those of the address.
+
+    Parameters
+    ----------
+    reached : a connection to the proxy that does not block.
+    proxy : the URL of the proxy, with a user's name and password if it needs them.
+    to : host and port.
+
+    Raises
+    ------
+    ConnectionError : the proxy refuses, or its answer is not HTTP.
+    """
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(reached, _request(urllib.parse.urlsplit(proxy), to))
+    head = b""
+    while b"\r\n\r\n" not in head:
+        data = await loop.sock_recv(reached, _MAX_HEAD_BYTES)
+        head += data
+        if not data:
+            raise ConnectionError("the proxy gave no answer to CONNECT")
+        if len(head) > _MAX_HEAD_BYTES:
+            raise ConnectionError("the proxy sends no answer of HTTP")
+    line, _, _ = head.partition(b"\r\n")
+    version, _, status = line.partition(b" ")
+    if not version.startswith(b"HTTP/1.") or not status[:3].isdigit():
+        raise ConnectionError("the proxy sends no answer of HTTP")
+    if not status.startswith(b"2"):
+        raise ConnectionError(f"the proxy refuses CONNECT with the status {status[:3].decode()}")
+    if not head.endswith(b"\r\n\r\n"):  # a hub sends nothing before the greeting of TLS
+        raise ConnectionError("the proxy sent bytes after its answer to CONNECT")
+
+
+def _request(proxy: urllib.parse.SplitResult, to: str) -> bytes:
+    lines = [f"CONNECT {to} HTTP/1.1", f"Host: {to}"]
+    if proxy.username is not None:
+        user = f"{urllib.parse.unquote(proxy.username)}:{urllib.parse.unquote(proxy.password or '')}"
+        lines.append(f"Proxy-Authorization: Basic {base64.b64encode(user.encode()).decode()}")
+    return "\r\n".join([*lines, "\r\n"]).encode("latin-1")

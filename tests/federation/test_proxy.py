@@ -1,0 +1,131 @@
+"""A member reaches its hub through a proxy, over the connection that was tried."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("websockets")
+
+from chimera.engines.federation.credentials import Credentials
+from chimera.engines.federation.wire.dialing import Dialler
+from chimera.engines.federation.wire.frames import ConnectedNodes, Hello, unpack
+from federation.federation_kit import LIMIT_S, Federation, federation
+
+ACCEPTED = b"HTTP/1.1 200 Connection established\r\nVia: 1.1 proxy\r\n\r\n"
+USER = "http://member:s%20t@127.0.0.1:{}"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Federation]:
+    with federation(tmp_path) as made:
+        yield made
+
+
+class Proxy:
+    """A proxy on this machine.
+
+    Parameters
+    ----------
+    answer : what it answers to a request. `ACCEPTED` is followed by the bytes of the hub; after another answer it hangs up.
+
+    Attributes
+    ----------
+    heads : the request of each connection.
+    """
+
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+        self.heads: list[bytes] = []
+        self._serving: list[Any] = []
+
+    async def __aenter__(self) -> Proxy:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        await asyncio.gather(*self._serving)
+
+    async def _serve(self, reader: Any, writer: Any) -> None:
+        self._serving.append(asyncio.current_task())
+        head = await reader.readuntil(b"\r\n\r\n")
+        self.heads.append(head)
+        writer.write(self._answer)
+        if self._answer == ACCEPTED:
+            host, _, port = head.split()[1].decode().rpartition(":")
+            from_hub, to_hub = await asyncio.open_connection(host, int(port))
+            await asyncio.gather(_copy(reader, to_hub), _copy(from_hub, writer))
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def _copy(reader: Any, writer: Any) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+    writer.transport.abort()
+
+
+async def dialled(member: Credentials, hello: Hello) -> Any:
+    """Return the first frame of the hub to a member."""
+    dialler = Dialler(member, hello)
+    async with asyncio.timeout(LIMIT_S):
+        connection = await dialler.open(await dialler.reach(lambda: LIMIT_S, lambda _: None))
+        frame = await connection.rest()
+        connection.transport.abort()
+    return unpack(frame)[0]
+
+
+def through(proxy: Proxy, member: Credentials, monkeypatch: pytest.MonkeyPatch) -> Any:
+    async def run() -> Any:
+        async with proxy:
+            monkeypatch.setenv("HTTPS_PROXY", USER.format(proxy.port))
+            return await dialled(member, Hello(1, "boot", "0"))
+
+    for name in ("https_proxy", "no_proxy", "all_proxy", "socks_proxy", "wss_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    return asyncio.run(run())
+
+
+def test_the_connection_that_reached_the_proxy_carries_the_connection_to_the_hub(
+    place: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = Proxy(ACCEPTED)
+    assert isinstance(through(proxy, place.join("node", "node-0"), monkeypatch), ConnectedNodes)
+    (head,) = proxy.heads
+    hub = place.url.removeprefix("https://").encode()
+    assert head.startswith(b"CONNECT " + hub + b" HTTP/1.1\r\nHost: " + hub + b"\r\n")
+    assert base64.b64encode(b"member:s t") in head
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "the status 407"),
+        (b"", "no answer"),
+        (b"HTTP/1.1 200 OK\r\n", "no answer"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "no answer of HTTP"),
+        (b"HTTP/1.1 \r\n\r\n", "no answer of HTTP"),
+        (b"HTTP/1.1 200 OK\r\n\r\nmore", "bytes after its answer"),
+        (b"x" * (1 << 15), "no answer of HTTP"),
+    ],
+    ids=["refused", "closed", "half", "no HTTP", "no status", "more", "too long"],
+)
+def test_another_answer_of_a_proxy_is_an_error(
+    place: Federation, monkeypatch: pytest.MonkeyPatch, answer: bytes, reason: str
+) -> None:
+    proxy = Proxy(answer)
+    member = place.join("node", "node-0")
+    with pytest.raises(ConnectionError, match=reason):
+        through(proxy, member, monkeypatch)
+    assert len(proxy.heads) == 1
