@@ -47,6 +47,7 @@ from chimera.inference.remote_workers.protocol import (
     worker_token,
 )
 from chimera.inference.remote_workers.session import AnswerBudget, Session
+from chimera.inference.remote_workers.versions import own_versions
 from chimera.inference.results import stored
 from chimera.inference.worker.protocol import Collected, Finished, StaleEpoch, WorkerState
 from chimera.web.middleware import OPEN_PATHS
@@ -56,7 +57,8 @@ from nodes.test_app import certificate
 from security.attacker import TOKEN
 from security.servers import Server, served
 
-A, B = Report("a" * 16, "http://127.0.0.1:1", "a", 1), Report("b" * 16, "http://127.0.0.1:1", "b", 2)
+A = Report("a" * 16, "http://127.0.0.1:1", "a", 1, versions=own_versions())
+B = msgspec.structs.replace(A, machine="b" * 16, host="b", pid=2)
 
 
 def called(session: Session, body: bytes, broken: list[str], timeout_s: float = 20.0) -> Answer:

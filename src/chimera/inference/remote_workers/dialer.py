@@ -26,6 +26,7 @@ from chimera.inference.remote_workers.protocol import (
     PieceRequest,
     Report,
 )
+from chimera.inference.remote_workers.versions import own_versions
 from chimera.inference.worker.protocol import PATH as WORKER_PATH
 
 _REQUESTS = frozenset({"adopt", "assign", "collect", "prepare", "forget", "drain", "stop"})
@@ -131,7 +132,7 @@ class Dialer:
         own = self.member
         return Report(
             self._machine, own.address, own.host, own.pid, own.state, own.epoch,
-            handled=sorted(self._handled.copy()), answer=answer, wanted=wanted, leaves=leaves,
+            handled=sorted(self._handled.copy()), answer=answer, wanted=wanted, leaves=leaves, versions=own_versions(),
         )  # fmt: skip
 
 

@@ -68,11 +68,12 @@ class Session:
     report : the last report.
     seen_s : time of that report, by the monotonic clock.
     kills : whether the machine must kill the worker.
+    warning : what is unusual about the worker; empty: nothing.
     """
 
     def __init__(self, name: str, report: Report, budget: AnswerBudget) -> None:
         self.name, self.report, self._budget = name, report, budget
-        self.seen_s, self.kills = time.monotonic(), False
+        self.seen_s, self.kills, self.warning = time.monotonic(), False, ""
         self._changed = threading.Condition()
         self._wakes: list[Callable[[], object]] = []
         self._requests: dict[int, _Request] = {}
