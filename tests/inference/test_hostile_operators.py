@@ -47,11 +47,11 @@ def test_an_input_that_is_no_regular_file_is_named_so(tmp_path: Path) -> None:
 
 
 FOLDER = (
-    "the folder {place} was moved or deleted while its cluster ran: the cluster has ended; start it again with the new path "
-    "of the folder"
+    "the folder {place} was moved or deleted while it was in use: all processes have ended; start them again with its new "
+    "path"
 )
 JOURNAL = (
-    "the journal {place}/journal.sqlite was moved, deleted or replaced while its cluster ran: the cluster has ended; put the "
+    "the journal {place}/journal.sqlite was moved, deleted or replaced while it was in use: the cluster has ended; put the "
     "file or a copy back, or start the cluster again without its jobs"
 )
 

@@ -204,10 +204,12 @@ def test_a_remote_worker_with_other_libraries_joins_with_a_warning_at_both_sides
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     own = own_versions()["numpy"]
+    warning = f"b.w0 on b has numpy 0.9 instead of {own}: results of its batches may differ slightly"
     with served("inference", tmp_path / "a") as there:
         failure, said = joins(there.url, {**own_versions(), "numpy": "0.9", "torch-of-theirs": "1"})
-        (row,) = [row for row in Client(lambda: there.url, TOKEN).rows("members") if row["name"] == "b.w0"]
-    warning = f"b.w0 on b has numpy 0.9 instead of {own}: results of its batches may differ slightly"
+        client = Client(lambda: there.url, TOKEN)
+        (row,) = [row for row in client.rows("members") if row["name"] == "b.w0"]
+        until(lambda: [each["error"] for each in client.rows("workers")] == [warning])
     assert (failure, said) == ("", [f"the cluster at {there.url} answers", f"warning: {warning}"])
     assert f"chimera: warning: {warning}\n" in capfd.readouterr().err
     assert row["state"].endswith(warning)

@@ -16,7 +16,7 @@ _MISSING = (
 
 
 class DiskWatch:
-    """Checks of the disk, the folder and the journal of a cluster, for the supervisor. They start no process, and may warn.
+    """Checks of the disk and the folder of processes of a machine, and of the journal in it. They may warn.
 
     Parameters
     ----------
@@ -27,43 +27,42 @@ class DiskWatch:
     Attributes
     ----------
     gone : error message once the folder or the journal was moved or deleted; empty before.
+    warning : phrase while the space is short; empty while there is enough.
     """
 
     def __init__(self, folder: Path, journal: Path | None = None) -> None:
         self._folder, self._guard = folder, DiskGuard(folder)
         self._journal, self._file = journal, None if journal is None else _identity(journal)
-        self._warned, self._checked_s = False, 0.0
+        self._checked_s = 0.0
         self._missing = 0
-        self.gone = ""
+        self.gone = self.warning = ""
 
     def start(self) -> None:
         """Do nothing."""
 
     def check(self, notify: Callable[[str], None]) -> None:
         """Set `gone`, and pass a warning to ``notify`` when the space becomes short, once each time."""
+        if self._journal is not None and self._file is None:  # a coordinator creates it
+            self._file = _identity(self._journal)
         if time.monotonic() < self._checked_s + _CHECK_S:
             return
         self._checked_s = time.monotonic()
         missing = self._find_missing()
         self._missing = self._missing + 1 if missing else 0
         self.gone = missing if self._missing >= _MISSING else ""
-        warning = self._guard.warning()
-        if warning and not self._warned:
-            notify(f"warning: {warning} for {self._folder}; on a full disk the cluster stops until there is space")
-        self._warned = bool(warning)
+        before, self.warning = self.warning, self._guard.warning()
+        if self.warning and not before:
+            stops = "on a full disk, processes stop until there is space"
+            notify(f"warning: {self.warning} for {self._folder}; {stops}")
 
     def _find_missing(self) -> str:
         if not (self._folder / "lock").exists():  # processes may create the folder again, with their logs only
-            again = "start it again with the new path of the folder"
-            return (
-                f"the folder {self._folder} was moved or deleted while its cluster ran: the cluster has ended; {again}"
-            )
-        found = None if self._journal is None else _identity(self._journal)
-        self._file = self._file or found
-        if found == self._file:
+            again = "all processes have ended; start them again with its new path"
+            return f"the folder {self._folder} was moved or deleted while it was in use: {again}"
+        if self._journal is None or self._file in (None, _identity(self._journal)):
             return ""
         again = "the cluster has ended; put the file or a copy back, or start the cluster again without its jobs"
-        return f"the journal {self._journal} was moved, deleted or replaced while its cluster ran: {again}"
+        return f"the journal {self._journal} was moved, deleted or replaced while it was in use: {again}"
 
     def signal(self, number: signal.Signals) -> None:
         """Do nothing."""

@@ -62,15 +62,16 @@ def workers(leader: Coordinator) -> list[dict[str, Any]]:
     return [
         {"worker": handle.name, "state": handle.state, "job": next(iter(handle.batches), (None,))[0],
          "batches": [list(key) for key in handle.batches], "models": len(handle.loaded),
-         "host": handle.host, "error": next(iter(handle.unloadable.values()), _without(handle)),
+         "host": handle.host, "error": next(iter(handle.unloadable.values()), _unusual(handle)),
          "busy_s": handle.reported and handle.reported.busy_s, "up_s": handle.reported and handle.reported.up_s}
         for handle in sorted(leader.workers.values(), key=lambda handle: handle.name)
     ]  # fmt: skip
 
 
-def _without(handle: WorkerHandle) -> str | None:
-    """Return the errors of modules of ``--preload`` that a worker runs without; None if there are none."""
-    return handle.reported.without or None if handle.reported is not None else None
+def _unusual(handle: WorkerHandle) -> str | None:
+    """Return the errors of modules of ``--preload`` that a worker runs without, and warnings of its machine; None without."""
+    without = "" if handle.reported is None else handle.reported.without
+    return "; ".join(filter(None, (without, handle.warning))) or None
 
 
 def times(batches: Sequence[tuple[int, float]]) -> dict[str, float | None]:

@@ -144,7 +144,7 @@ class Workers:
         """Detect workers that have joined, restarted or left."""
         addresses = self._pool.addresses()
         for handle in self.handles.values():
-            silent_s = self._pool.silent_s(handle.name)
+            silent_s, handle.warning = self._pool.silent_s(handle.name), self._pool.warning(handle.name)
             if handle.state == "joining" and silent_s > SILENT_S:  # it hung before this coordinator took over
                 self._silent(handle, f"no heartbeat for {silent_s:.1f} s")
         for handle in list(self.handles.values()):

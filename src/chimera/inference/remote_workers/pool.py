@@ -83,8 +83,8 @@ class RemoteWorkers(Pool):
     def _warn(self, session: Session) -> None:
         if found := differences(session.report.versions):
             of = f"{session.name} on {session.report.host}"
-            session.warning = f"{of} has {found}: results of its batches may differ slightly"
-            self._show(session.warning)
+            session.other_versions = f"{of} has {found}: results of its batches may differ slightly"
+            self._show(session.other_versions)
 
     def _show(self, text: str) -> None:
         if text not in self._shown and len(self._shown) < _MAX_SHOWN:
@@ -130,6 +130,10 @@ class RemoteWorkers(Pool):
         found = self._sessions.get(name)
         return "" if found is None else found.report.host
 
+    def warning(self, name: str) -> str:  # noqa: D102
+        found = self._sessions.get(name)
+        return "" if found is None else found.warnings
+
     def rejoin_s(self, name: str) -> float:  # noqa: ARG002, D102
         return _REJOIN_S
 
@@ -171,6 +175,9 @@ class Pools(Pool):
     def host(self, name: str) -> str:  # noqa: D102
         return self._of(name).host(name)
 
+    def warning(self, name: str) -> str:  # noqa: D102
+        return self._of(name).warning(name)
+
     def rejoin_s(self, name: str) -> float:  # noqa: D102
         return self._of(name).rejoin_s(name)
 
@@ -190,7 +197,7 @@ def _address(session: Session) -> str:
 
 def _member(session: Session, now_s: float) -> Member:
     own, beat_at_s = session.report, now_s - session.silent_s
-    state = f"{own.state}; {session.warning}" if session.warning else own.state
+    state = "; ".join(filter(None, (own.state, session.warnings)))
     return Member("worker", session.name, own.host, own.pid, own.address, state, own.epoch, beat_at_s)
 
 

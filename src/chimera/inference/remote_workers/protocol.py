@@ -82,6 +82,7 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True):
     wanted : the piece of a request to send.
     leaves : whether the worker has left the cluster.
     hold_s : seconds for which the coordinator may hold the report.
+    warning : what is unusual about the machine, such as a disk that is nearly full; empty: nothing.
     versions : versions of Chimera and of libraries on the machine (`chimera.inference.remote_workers.versions`).
     """
 
@@ -96,6 +97,7 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True):
     wanted: PieceRequest | None = None
     leaves: bool = False
     hold_s: Annotated[float, Meta(ge=0, le=HOLD_S)] = HOLD_S
+    warning: Text = ""
     versions: Annotated[dict[Text, Text], Meta(max_length=20)] = {}
 
 

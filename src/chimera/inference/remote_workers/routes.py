@@ -65,7 +65,7 @@ def dial_router(leader: Callable[[], Coordinator], remote: RemoteWorkers, *, sha
         report = _read(body, Report)
         session = remote.reported(worker, report)
         found = None if session is None else await _next(session, report)
-        following = Next() if session is None else Next(found, session.kills, session.warning)
+        following = Next() if session is None else Next(found, session.kills, session.other_versions)
         answer = wire.pack(msgspec.to_builtins(following, builtin_types=(bytes,)))
         return Response(answer, media_type=wire.CONTENT_TYPE)  # not JSON, because pieces are bytes
 
