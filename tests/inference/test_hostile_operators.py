@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from chimera.inference.api.options import MAX_TABLE_BYTES, MAX_TEXT, checked_mod
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.disk_watch import DiskWatch
 from chimera.inference.inputs import queries
+from chimera.inference.journal.records import Cancelled
+from chimera.inference.journal.sqlite import SqliteJournal
 from inference.running import cluster, until
 
 
@@ -70,6 +73,20 @@ def test_a_cluster_whose_folder_or_journal_was_moved_ends_with_an_error(name: st
             process.terminate()
     assert process.returncode == 1
     assert errors == f"error: {why.format(place=place)}\n"
+
+
+def test_a_journal_that_was_moved_away_is_complete_when_it_is_back(tmp_path: Path) -> None:
+    path, moved = tmp_path / "journal.sqlite", tmp_path / "moved"
+    with closing(SqliteJournal(path)) as journal:
+        lease = journal.acquire("c0", "", 60.0)
+        assert lease is not None
+        path.rename(moved)
+        journal.append(lease.epoch, [Cancelled("1", "the last", 0.0)])
+    with pytest.raises(ConfigurationError, match=r"is missing, and journal\.sqlite-wal has its last records: put the"):
+        SqliteJournal(path)
+    moved.rename(path)
+    with closing(SqliteJournal(path)) as journal:
+        assert [one.why for one in journal.records() if isinstance(one, Cancelled)] == ["the last"]
 
 
 def test_a_journal_that_is_replaced_is_gone_and_one_that_is_hidden_briefly_is_not(
