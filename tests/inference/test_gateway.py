@@ -220,3 +220,37 @@ def test_the_address_of_a_cluster_stays_when_its_coordinator_is_killed(
             client_of(address)
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(f"{address}/v1/infer/jobs", timeout=20)
+
+
+LIMITED = """
+import resource, socket, sys
+from chimera.inference.gateway import Gateway
+
+listener = socket.create_server(("127.0.0.1", 0))
+gateway = Gateway(listener, lambda: None)
+gateway.start()
+resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
+print(listener.getsockname()[1], flush=True)
+sys.stdin.read()
+gateway.close()
+"""
+
+
+def test_a_limit_of_open_files_is_one_line_on_the_console() -> None:
+    command = [sys.executable, "-c", LIMITED]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            port = int(process.stdout.readline())
+            with contextlib.ExitStack() as stack:
+                for _ in range(40):
+                    stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+                line = process.stderr.readline()
+            process.stdin.close()
+            rest = process.stderr.read()
+        finally:
+            process.kill()
+    assert line.startswith(b"chimera: warning: the fixed address accepts no connections: Too many open files")
+    assert rest == b""

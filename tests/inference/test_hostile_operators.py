@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,10 @@ from chimera.cli.main import app
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.inference.api.options import MAX_TABLE_BYTES, MAX_TEXT, checked_model
 from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.disk_watch import DiskWatch
 from chimera.inference.inputs import queries
+from chimera.inference.journal.records import Cancelled
+from chimera.inference.journal.sqlite import SqliteJournal
 from inference.running import cluster, until
 
 
@@ -44,22 +49,77 @@ def test_an_input_that_is_no_regular_file_is_named_so(tmp_path: Path) -> None:
         list(queries(str(tmp_path / "pipe.txt")))
 
 
+FOLDER = (
+    "the folder {place} was moved or deleted while it was in use: all processes have ended; start them again with its new "
+    "path"
+)
+JOURNAL = (
+    "the journal {place}/journal.sqlite was moved, deleted or replaced while it was in use: the cluster has ended; put the "
+    "file or a copy back, or start the cluster again without its jobs"
+)
+
+
 @pytest.mark.long
-def test_a_cluster_whose_folder_was_moved_ends_with_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "why"), [("", FOLDER), ("journal.sqlite", JOURNAL)])
+def test_a_cluster_whose_folder_or_journal_was_moved_ends_with_an_error(name: str, why: str, tmp_path: Path) -> None:
     place = tmp_path / "cluster"
     up = ["infer", "up", "--workers", "1", "--standbys", "0", "--preload", "", "--cluster", str(place)]
     with subprocess.Popen([sys.executable, "-m", "chimera", *up], stderr=subprocess.PIPE, text=True) as process:
         try:
             until((place / "leader").exists)
-            place.rename(tmp_path / "moved")
+            (place / name).rename(tmp_path / "moved")
             _, errors = process.communicate(timeout=60)
         finally:
             process.terminate()
     assert process.returncode == 1
-    assert errors == (
-        f"error: the folder {place} was moved or deleted while its cluster ran: the cluster has ended; start it again with "
-        "the new path of the folder\n"
-    )
+    assert errors == f"error: {why.format(place=place)}\n"
+
+
+def test_a_journal_that_was_moved_away_is_complete_when_it_is_back(tmp_path: Path) -> None:
+    path, moved = tmp_path / "journal.sqlite", tmp_path / "moved"
+    with closing(SqliteJournal(path)) as journal:
+        lease = journal.acquire("c0", "", 60.0)
+        assert lease is not None
+        path.rename(moved)
+        journal.append(lease.epoch, [Cancelled("1", "the last", 0.0)])
+    with pytest.raises(ConfigurationError, match=r"is missing, and journal\.sqlite-wal has its last records: put the"):
+        SqliteJournal(path)
+    moved.rename(path)
+    with closing(SqliteJournal(path)) as journal:
+        assert [one.why for one in journal.records() if isinstance(one, Cancelled)] == ["the last"]
+
+
+def test_a_journal_that_is_replaced_is_gone_and_one_that_is_hidden_briefly_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chimera.inference.disk_watch._CHECK_S", 0.0)
+    journal, other = tmp_path / "journal.sqlite", tmp_path / "other"
+    (tmp_path / "lock").touch()
+    watch = DiskWatch(tmp_path, journal)
+    watch.check(print)
+    journal.touch()
+    watch.check(print)
+    journal.rename(other)
+    for _ in range(2):
+        watch.check(print)
+    other.rename(journal)
+    watch.check(print)
+    other.touch()
+    other.rename(journal)
+    for gone in ("", "", JOURNAL.format(place=tmp_path)):
+        watch.check(print)
+        assert watch.gone == gone
+
+
+@pytest.mark.long
+def test_a_cluster_writes_deleted_files_about_its_processes_again(tmp_path: Path) -> None:
+    with cluster(tmp_path, workers=1, standbys=0) as running:
+        job = running.client.submit(running.model(seconds=0.02), list(range(100)), batch_size=5)
+        running.processed(job, 10)
+        (running.folder / "leader").unlink()
+        shutil.rmtree(running.folder / "members")
+        assert running.client.wait(job, 60)["state"] == "done"
+        until(lambda: {row["name"] for row in running.client.rows("members")} == {"c0", "w0"})
 
 
 @pytest.mark.long
@@ -88,6 +148,23 @@ def test_a_file_is_no_cluster(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["infer", "list", "--cluster", str(tmp_path / "file")])
     assert done.exit_code == 2, done.exception
     assert "there is no cluster at" in str(done.exception) + done.output
+
+
+@pytest.mark.parametrize("name", ["token", "lock"])
+@pytest.mark.parametrize("words", [["up"], ["list"], ["down"]])
+def test_the_cluster_of_another_user_is_refused_with_one_line(words: list[str], name: str, tmp_path: Path) -> None:
+    ClusterFolder(tmp_path).create()
+    (tmp_path / name).touch()
+    (tmp_path / name).chmod(0)
+    obeys = [] if os.geteuid() else ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+    obeys += [] if os.geteuid() else ["--inh-caps=-dac_override,-dac_read_search"]
+    if obeys and shutil.which(obeys[0]) is None:
+        pytest.skip("root ignores modes of files: needs the command setpriv, or another user")
+    command = [*obeys, sys.executable, "-m", "chimera", "infer", *words, "--cluster", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, check=False, text=True)
+    reached = name == "lock" or words != ["down"]
+    reason = "cannot be opened: Permission denied: only the user who has started a cluster can use it"
+    assert (done.returncode, done.stderr) == ((2, f"error: {tmp_path / name} {reason}\n") if reached else (0, ""))
 
 
 def test_a_token_of_two_lines_is_refused_before_it_is_sent(tmp_path: Path) -> None:

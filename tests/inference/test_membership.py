@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -41,6 +42,7 @@ def test_members_join_beat_and_leave(tmp_path: Path) -> None:
     assert worker.address == "http://127.0.0.1:1"
     assert before_s <= worker.beat_at_s <= time.time()
     assert worker.heartbeat_age_s(worker.beat_at_s + 2.5) == 2.5
+    assert worker.heartbeat_age_s(worker.beat_at_s - 3600.0) == 3600.0  # the clock was set back, and it is silent since
     assert here.beat("c0", role="coordinator", state="leads", epoch=3)
     (leader, *_) = there.members()
     assert (leader.role, leader.state, leader.epoch, leader.address) == ("coordinator", "leads", 3, standby.address)
@@ -49,6 +51,18 @@ def test_members_join_beat_and_leave(tmp_path: Path) -> None:
     assert [one.name for one in there.members()] == ["c0"]
     assert not here.beat("w0")
     assert [one.name for one in there.members()] == ["c0"]
+
+
+def test_a_heartbeat_creates_the_folder_again_but_not_that_of_the_cluster(tmp_path: Path) -> None:
+    (tmp_path / "cluster").mkdir()
+    members = Members(tmp_path / "cluster" / "members")
+    members.join("worker", "w0", "http://127.0.0.1:1", state="free")
+    shutil.rmtree(tmp_path / "cluster" / "members")
+    members.beat("w0", state="busy")
+    assert [one.state for one in members.members()] == ["busy"]
+    (tmp_path / "cluster").rename(tmp_path / "moved")
+    members.beat("w0", state="free")
+    assert not (tmp_path / "cluster").exists()
 
 
 @pytest.mark.parametrize("reused", [False, True])

@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.disk_kit import fill, small_disk
 from typer.testing import CliRunner
 
 from chimera.cli.main import app
@@ -47,6 +48,7 @@ from chimera.inference.remote_workers.protocol import (
     worker_token,
 )
 from chimera.inference.remote_workers.session import AnswerBudget, Session
+from chimera.inference.remote_workers.versions import own_versions
 from chimera.inference.results import stored
 from chimera.inference.worker.protocol import Collected, Finished, StaleEpoch, WorkerState
 from chimera.web.middleware import OPEN_PATHS
@@ -56,7 +58,8 @@ from nodes.test_app import certificate
 from security.attacker import TOKEN
 from security.servers import Server, served
 
-A, B = Report("a" * 16, "http://127.0.0.1:1", "a", 1), Report("b" * 16, "http://127.0.0.1:1", "b", 2)
+A = Report("a" * 16, "http://127.0.0.1:1", "a", 1, versions=own_versions())
+B = msgspec.structs.replace(A, machine="b" * 16, host="b", pid=2)
 
 
 def called(session: Session, body: bytes, broken: list[str], timeout_s: float = 20.0) -> Answer:
@@ -472,6 +475,38 @@ def test_workers_of_another_machine_compute_are_drained_restarted_and_leave(tmp_
                 assert second.wait(20) == 0
                 assert running.client.wait(job, 60)["errors"] == 0
                 assert running.answers(job) == [2 * number for number in range(3000)]
+
+
+@pytest.mark.long
+@pytest.mark.takes("a worker starts again")
+def test_the_disk_of_another_machine_is_full_and_its_folder_deleted(tmp_path: Path) -> None:
+    def warned(view: str, key: str) -> bool:
+        found = [row for row in running.client.rows(view) if row["host"] == socket.gethostname()]
+        return any("the disk is nearly full: 0 KiB are left" in str(row[key]) for row in found)
+
+    def told() -> str:
+        return (tmp_path / "b.log").read_text()
+
+    with (
+        small_disk(tmp_path / "b", 16) as disk,
+        cluster(tmp_path, workers=0, standbys=0, options=["--port", "0"]) as running,
+        machine(running, tmp_path, "--preload", "") as process,
+    ):
+        until(lambda: works(running, "b.w0") and works(running, "b.w1"))
+        job = running.client.submit(running.model(seconds=0.02), list(range(600)), batch_size=5)
+        running.processed(job, 20)
+        file = fill(disk)
+        until(lambda: warned("workers", "error") and warned("members", "state"))
+        signalled(running.pid("b.w0"), signal.SIGKILL)
+        until(lambda: f"b.w0 exited with code 1 (the disk of {disk} is full)" in told())
+        file.unlink()
+        until(lambda: works(running, "b.w0"))
+        assert running.client.wait(job, 60)["errors"] == 0
+        assert running.answers(job) == [2 * query for query in range(600)]
+        (disk / "lock").unlink()
+        assert process.wait(60) == 1
+    assert f"warning: the disk is nearly full: 0 KiB are left for {disk}; on a full disk, processes stop" in told()
+    assert f"error: the folder {disk} was moved or deleted while it was in use: all processes have ended" in told()
 
 
 @pytest.mark.long

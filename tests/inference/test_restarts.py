@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import resource
 import socket
 import subprocess
 import sys
@@ -11,10 +13,13 @@ from urllib.request import urlopen
 
 import pytest
 
+from chimera.core.errors import ConfigurationError, UnavailableError
 from chimera.core.processes import SHORT_RUNS
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.failing import FailingProcesses
+from chimera.inference.local_workers import LocalWorkers
 from chimera.inference.managed_process import ManagedProcess
+from chimera.inference.preload import check_exist
 from chimera.inference.worker.fork_client import ForkClient
 from chimera.inference.worker.worker import InferenceWorker
 from inference.running import cluster, until
@@ -69,15 +74,32 @@ def test_a_worker_with_all_modules_reports_nothing() -> None:
     worker.close()
 
 
-def test_an_unknown_module_ends_the_command_with_one_line(tmp_path: Path) -> None:
-    options = ["--preload", "json,no_such_module", "--cluster", str(tmp_path / "cluster")]
+@pytest.mark.parametrize(
+    "module", ["no_such_module", "chimera.no_such_module", "json.decoder.no_such_module", ".x", "a..b"]
+)
+def test_an_unknown_module_ends_the_command_with_one_line(module: str, tmp_path: Path) -> None:
+    options = ["--preload", f"json,{module}", "--cluster", str(tmp_path / "cluster")]
     done = subprocess.run(
         [sys.executable, "-m", "chimera", "infer", "up", *options], capture_output=True, check=False, text=True
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
-    assert f"--preload: there is no module 'no_such_module' on {socket.gethostname()}" in done.stderr
+    assert f"--preload: there is no module '{module}' on {socket.gethostname()}" in done.stderr
     assert not (tmp_path / "cluster").exists()
+
+
+def test_modules_are_searched_without_an_import_of_their_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("own", "own/inner", "bare"):
+        (tmp_path / folder).mkdir()
+    for file in ("own/__init__.py", "own/inner/__init__.py", "own/inner/last.py", "bare/last.py"):
+        (tmp_path / file).write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    check_exist(["own.inner.last", "bare.last", "own.inner", "os.path", "xml.etree.ElementTree", "sys"])
+    for name in ("own.last", "own.inner.last.x", "bare.x"):
+        with pytest.raises(ConfigurationError, match=f"there is no module '{name}'"):
+            check_exist([name])
 
 
 def test_a_process_that_ends_repeatedly_at_its_start_is_reported_until_it_is_dismissed(tmp_path: Path) -> None:
@@ -120,3 +142,48 @@ def test_console_views_and_health_show_failing_processes_and_the_cluster_compute
         assert row["state"] == "fails: exited with code 1"
         with urlopen(f"{ClusterFolder(running.folder).leader()}/health") as answer:
             assert json.load(answer)["failing"] == ["w7"]
+
+
+def forbid_more_files() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (12, 12))
+
+
+def test_a_cluster_that_cannot_start_a_process_ends_with_one_line(tmp_path: Path) -> None:
+    options = ["--preload", "", "--cluster", str(tmp_path / "cluster")]
+    done = subprocess.run(
+        [sys.executable, "-m", "chimera", "infer", "up", *options],
+        capture_output=True, check=False, preexec_fn=forbid_more_files, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert re.fullmatch(r"error: \w+ cannot be started: Too many open files \(ulimit -n\)\n", done.stderr)
+
+
+def test_a_process_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
+    folder, said = ClusterFolder(tmp_path / "cluster"), list[str]()
+    folder.create()
+    (folder.path / "logs").touch()
+    process = ManagedProcess("w0", ["chimera.inference.supervisor", "--help"], folder, {})
+    with pytest.raises(UnavailableError, match="w0 cannot be started: "):
+        process.start()
+    until(lambda: process.check(said.append) or len(said) == SHORT_RUNS - 1)
+    assert said[0].startswith("w0 cannot be started: ")
+    assert said[0].endswith("; it is tried again after 0.2 s")
+    (row,) = FailingProcesses(folder.failing).states().values()
+    assert row.state == f"fails: {said[-1].removeprefix('w0 ')}"
+    (folder.path / "logs").unlink()
+    until(lambda: process.check(said.append) or process.process is not None)
+    process.end(0.0)
+
+
+def test_a_worker_that_cannot_be_started_is_reported_and_tried_again(tmp_path: Path) -> None:
+    folder, said, count = ClusterFolder(tmp_path / "cluster"), list[str](), 0
+    folder.create()
+    (folder.path / "logs").touch()
+    workers = LocalWorkers(lambda: count, lambda name: ManagedProcess(name, ["json.tool"], folder, {}), adjust_s=0.0)
+    workers.start()
+    count = 1
+    until(lambda: workers.check(said.append) or len(said) == 2)
+    assert all(line.startswith("w0 cannot be started: ") for line in said)
+    (folder.path / "logs").unlink()
+    until(lambda: workers.check(said.append) or not workers.have_ended())
+    workers.end(0.0)

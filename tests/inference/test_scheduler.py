@@ -193,7 +193,7 @@ class Cluster(RuleBasedStateMachine):
     @rule(data=st.data())
     def cancel(self, data):
         job = data.draw(st.sampled_from(sorted(self.held.jobs)))
-        self.note(records.Cancelled(job, "enough", self.now_s))
+        self.note(records.Cancelled(job, records.BY_USER, self.now_s))
         assert not self.held.job(job).can_use("ann")
 
     @invariant()

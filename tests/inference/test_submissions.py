@@ -224,6 +224,23 @@ def test_queries_that_stay_in_their_files_are_read_in_any_order(
         FileQueries(files).read(0, 1)
 
 
+@pytest.mark.parametrize("piece", ["line 1\n", ""])
+def test_a_file_that_is_written_to_while_its_job_runs_is_an_error_and_a_deleted_one_is_read(
+    tmp_path: Path, piece: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chimera.inference.coordinator.file_queries._WINDOW_BYTES", 100)
+    files, lines = written(tmp_path, 20_000)
+    reader = FileQueries(files)
+    assert reader.read(0, 10) == lines[:10]
+    (tmp_path / "0.txt").rename(tmp_path / "open")
+    assert reader.read(10, 10) == lines[10:20]
+    with (tmp_path / "open").open("r+") as file:
+        file.write(piece * 20_000)
+        file.truncate()
+    with pytest.raises(DataError, match=r"0\.txt has changed since the job was submitted"):
+        reader.read(19_000, 10)
+
+
 def test_files_are_named_by_the_client_only_where_it_may_run_code(journal: SqliteJournal, tmp_path: Path) -> None:
     files, lines = written(tmp_path, 30, 20)
     chunks = [(0, 400), (25, 400)]

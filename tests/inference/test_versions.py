@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from chimera.core.errors import ChimeraError, ConfigurationError, RunError
 from chimera.inference.client import Client
 from chimera.inference.models import read
+from chimera.inference.remote_workers.cluster import ClusterAddress
+from chimera.inference.remote_workers.protocol import Report
+from chimera.inference.remote_workers.versions import own_versions
 from chimera.version import __version__
 from inference.running import until
 from security.attacker import TOKEN
@@ -143,6 +147,7 @@ def answered(url: str, method: str, path: str, body: Mapping[str, Any]) -> tuple
 def test_a_cluster_names_its_version_to_a_newer_client(tmp_path: Path) -> None:
     model = factory(tmp_path)
     report = {"machine": "0123456789abcdef", "address": "http://127.0.0.1:1", "host": "b", "pid": 17, "later": 1}
+    report["versions"] = {"chimera": __version__}  # another build of the same version
     with served("inference", tmp_path / "a") as there:
         for method, path, body, reason in (
             ("PUT", "/v1/infer/submissions/k", {"model": {**model, "later": 1}}, "'factory' has no option 'later'"),
@@ -160,6 +165,61 @@ def test_a_cluster_names_its_version_to_a_newer_client(tmp_path: Path) -> None:
                 f"; the cluster runs Chimera {__version__}: if the client has another version, restart the cluster with it "
                 "('chimera infer down', then 'chimera infer up')"
             )
+
+
+REPORT = Report("a" * 16, "http://127.0.0.1:1", "b", 1, hold_s=0.0)
+
+
+def joins(url: str, versions: dict[str, str]) -> tuple[str, list[str]]:
+    """Report a worker with other versions; return the error that ends its machine, and the lines on the machine's console."""
+    said: list[str] = []
+    cluster = ClusterAddress(url, TOKEN, None, said.append)
+    connection = cluster.connection()
+    until(lambda: cluster.report(connection, "b.w0", structs.replace(REPORT, versions=versions)) or cluster.failure)
+    connection.close()
+    return str(cluster.failure or ""), said
+
+
+@pytest.mark.parametrize(
+    ("versions", "named"), [({"chimera": "9.9.9\x1b"}, "Chimera 9.9.9"), ({}, "an earlier version of Chimera")]
+)
+def test_a_remote_worker_of_another_version_is_refused_at_both_sides_with_both_versions(
+    versions: dict[str, str], named: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with served("inference", tmp_path / "a") as there:
+        failure, said = joins(there.url, versions)
+        again, _ = joins(there.url, versions)
+    reason = f", and the cluster Chimera {__version__}: use one version on all machines"
+    assert failure == again
+    assert failure.startswith(f"the cluster at {there.url} refuses the worker: b.w0 runs {named}")
+    assert failure.endswith(reason)
+    assert not said
+    console = [line for line in capfd.readouterr().err.splitlines() if line.startswith("chimera: warning: ")]
+    assert len(console) == 1
+    assert console[0].startswith(f"chimera: warning: b.w0 runs {named}")
+    assert console[0].endswith(reason)
+
+
+def test_a_remote_worker_with_other_libraries_joins_with_a_warning_at_both_sides(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    own = own_versions()["numpy"]
+    warning = f"b.w0 on b has numpy 0.9 instead of {own}: results of its batches may differ slightly"
+    with served("inference", tmp_path / "a") as there:
+        failure, said = joins(there.url, {**own_versions(), "numpy": "0.9", "torch-of-theirs": "1"})
+        client = Client(lambda: there.url, TOKEN)
+        (row,) = [row for row in client.rows("members") if row["name"] == "b.w0"]
+        until(lambda: [each["error"] for each in client.rows("workers")] == [warning])
+    assert (failure, said) == ("", [f"the cluster at {there.url} answers", f"warning: {warning}"])
+    assert f"chimera: warning: {warning}\n" in capfd.readouterr().err
+    assert row["state"].endswith(warning)
+
+
+def test_a_machine_names_its_version_to_an_older_cluster() -> None:
+    with peer({"POST /v1/dial/b.w0": refusal(422, "unknown field `versions`; the cluster runs Chimera 0.0.9")}) as old:
+        cluster = ClusterAddress(str(old._address()), TOKEN, None, print)
+        assert cluster.report(cluster.connection(), "b.w0", REPORT) is None
+    assert str(cluster.failure).endswith(f"the cluster runs Chimera 0.0.9; this machine runs Chimera {__version__}")
 
 
 def test_a_cluster_accepts_the_message_of_an_older_client(tmp_path: Path) -> None:

@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 from chimera.core.errors import ConfigurationError, RunError, TimeLimitError
 from chimera.engines.http import wire
 from chimera.engines.http.connection import Unreachable
-from chimera.inference.api import operations
+from chimera.inference.api import operations, views
+from chimera.inference.client import outcome
 from chimera.inference.coordinator.coordinator import Coordinator
 from chimera.inference.coordinator.renewal import LEASE_S
+from chimera.inference.inputs import queries
 from chimera.inference.journal.journal import Journal
 from chimera.inference.journal.records import Dropped, Failed, Record
 from chimera.inference.journal.sqlite import SqliteJournal
@@ -459,3 +461,21 @@ def test_pieces_hold_all_queries_and_no_more_than_fits(sizes: list[int]) -> None
         assert len(packed) == 1 or len(body) <= MAX_CHUNK_BYTES
         found += len(packed)
     assert found == len(sizes)
+
+
+def test_a_job_whose_file_cannot_be_read_any_more_has_failed_and_names_it(tmp_path: Path) -> None:
+    (tmp_path / "0.txt").write_text("a\n" * 40)
+    found = queries(str(tmp_path / "0.txt"))
+    assert len(list(found)) == 40
+    assert found.files is not None
+    with closing(SqliteJournal(tmp_path / "journal.sqlite")) as journal:
+        with leads(journal, Workers()) as leader:
+            operations.begin(leader, key="key", model=ECHO)
+            job = leader.submissions.accept("key", 40, found.files(), [(0, 80)])
+        (tmp_path / "0.txt").write_text("b\n" * 50)
+        with leads(journal, Workers("w0")) as leader:
+            until(lambda: leader.scheduler.jobs[job].ended if job in leader.scheduler.jobs else "")
+            row = views.job_row(leader.scheduler.job(job))
+    why = f"{tmp_path / '0.txt'} has changed since the job was submitted"
+    assert (row["state"], row["error"]) == ("failed", why)
+    assert outcome(row) == f"job {job} is failed: 0 of 40 queries: {why}"

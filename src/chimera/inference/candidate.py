@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -153,7 +154,11 @@ class Candidate:
 
     def _beat(self) -> None:
         while not self._stopped.wait(HEARTBEAT_S):
-            self._members.beat(self._name, state=self._state("stands by" if self._leading is None else "leads"))
+            leading = self._leading
+            self._members.beat(self._name, state=self._state("stands by" if leading is None else "leads"))
+            if leading is not None and self._folder.leader() is None:  # its file was deleted
+                with contextlib.suppress(OSError):  # for instance a full disk: it is tried again
+                    self._folder.note_leader(leading.lease.epoch, self._address)
 
     def _state(self, state: str) -> str:
         warning = self._disk.warning()

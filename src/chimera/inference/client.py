@@ -276,14 +276,15 @@ def with_version(message: str) -> str:
 
 
 def outcome(row: Mapping[str, Any]) -> str:
-    """Return the state of a job in one line: its answered queries, its errors and the first of them.
+    """Return the state of a job in one line: its answered queries, its errors and the first of them, or why it has failed.
 
     Parameters
     ----------
     row : row of the job (`Client.job`).
     """
     errors = f", {counted(row['errors'], 'error')}, the first: {row['error']}" if row["errors"] else ""
-    return f"job {row['job']} is {row['state']}: {row['finished']} of {row['queries']} queries{errors}"
+    why = f": {row['why']}" if row["state"] == "failed" and row.get("why") else ""
+    return f"job {row['job']} is {row['state']}: {row['finished']} of {row['queries']} queries{errors}{why}"
 
 
 def _files_of(queries: Iterable[Any]) -> Callable[[], list[InputFile]] | None:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
+import math
 import os
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from chimera.core.address import INSECURE, Address, is_insecure_accepted, is_loopback
 from chimera.core.errors import ChimeraError, ConfigurationError
+from chimera.inference.console import warn
 
 LEADER_S = 5.0
 """Seconds for which a new connection waits for a coordinator."""
@@ -23,6 +28,8 @@ _POLL_S = 0.05  # between two checks for another coordinator
 _IDLE_S = 0.5  # seconds between two checks while there are no connections
 _FLUSH_S = 10.0  # a client has this long to read the rest of its answer
 _CHUNK = 1 << 15
+_WARN_S = 60.0  # between two warnings
+_SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _TLS = {"cert": "CHIMERA_TLS_CERT", "key": "CHIMERA_TLS_KEY", "client_ca": "CHIMERA_TLS_CLIENT_CA"}
 
 
@@ -61,7 +68,8 @@ class Gateway:
         self._listener, self._leader, self._tls = listener, leader, tls
         self._most = _max_connections() if connections is None else connections
         self._open: dict[_Connection, None] = {}
-        self._loop = asyncio.new_event_loop()
+        self._loop, self._warned_s = asyncio.new_event_loop(), -math.inf
+        self._loop.set_exception_handler(self._report)
         self._stopped = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="chimera-gateway", daemon=True)
 
@@ -73,6 +81,15 @@ class Gateway:
         """Close all connections and the listener."""
         self._loop.call_soon_threadsafe(self._stopped.set)
         self._thread.join()
+
+    def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Show one line while no connection can be accepted; asyncio would print 100 tracebacks a second."""
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in _SHORT_OF:
+            loop.default_exception_handler(context)
+        elif time.monotonic() > self._warned_s + _WARN_S:
+            self._warned_s = time.monotonic()
+            warn(f"the fixed address accepts no connections: {error.strerror}: raise the limit (ulimit -n)")
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:

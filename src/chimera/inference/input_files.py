@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
 import math
+import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -23,6 +25,7 @@ MAX_ROW_BYTES = 64 << 20  # of an array
 _PIECE_BYTES = 4 << 20
 _LOCATIONS = ("/", "http://", "https://", "s3://", "gs://")
 _HEAD_LINES = 20  # lines from which the separator of a table is detected
+_END = object()
 
 
 def is_image(path: str) -> bool:
@@ -58,8 +61,38 @@ def is_reference(path: str) -> bool:
 
 
 def read_unchanged(file: InputFile) -> Iterator[Any]:
-    """Yield the queries in a file; raise as `check_unchanged` and `read` do."""
-    yield from itertools.islice(read(*check_unchanged(file)), file.queries)
+    """Yield the queries in a file; raise as `check_unchanged` and `read` do.
+
+    A local file that is deleted or replaced meanwhile is read to its end. One that is written to is an error.
+    """
+    files, path = check_unchanged(file)
+    with _watched(path if "file" in _protocols(files) else None) as state:
+        before = state()
+        for query in itertools.chain(itertools.islice(read(files, path), file.queries), [_END]):
+            if state() != before:
+                raise _changed(file)
+            if query is not _END:
+                yield query
+
+
+@contextlib.contextmanager
+def _watched(path: str | None) -> Iterator[Callable[[], object]]:
+    """Return a function whose result changes with the content of a file, also if another file gets its name."""
+    if path is None:
+        yield lambda: None
+        return
+    try:
+        watched = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        yield lambda: ((now := os.fstat(watched)).st_size, now.st_mtime_ns)
+    finally:
+        os.close(watched)
+
+
+def _changed(file: InputFile) -> DataError:
+    return DataError(f"{file.path} has changed since the job was submitted")
 
 
 def check_unchanged(file: InputFile) -> tuple[Any, str]:
@@ -79,7 +112,7 @@ def check_unchanged(file: InputFile) -> tuple[Any, str]:
     except (OSError, ValueError, ImportError) as error:
         raise DataError(f"{file.path} cannot be read: {error}") from error
     if now != file.version:
-        raise DataError(f"{file.path} has changed since the job was submitted")
+        raise _changed(file)
     return files, path
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from chimera.core.errors import UnavailableError
 from chimera.core.processes import THREAD_VARIABLES
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.memory import WORKER_BYTES, available_bytes, fitting
@@ -55,7 +56,12 @@ class LocalWorkers:
         self._reported: int | None = None
 
     def start(self) -> None:
-        """Start the first workers; `check` starts the others."""
+        """Start the first workers; `check` starts the others.
+
+        Raises
+        ------
+        UnavailableError : the system refuses to start a process.
+        """
         self._adjust()
 
     def check(self, notify: Callable[[str], None]) -> None:
@@ -64,7 +70,11 @@ class LocalWorkers:
             each.check(notify)
         if time.monotonic() < self._adjusted_s + self._adjust_s:
             return
-        is_adjusted = self._adjust()
+        try:
+            is_adjusted = self._adjust()
+        except UnavailableError as error:  # the check of that worker starts it again
+            notify(str(error))
+            return
         if self._short and not self._short_reported:
             notify(f"the memory holds at most {len(self._there)} of the {self._wanted()} requested workers")
         self._short_reported = self._short

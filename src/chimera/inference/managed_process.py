@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -12,15 +13,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from chimera.core.errors import UnavailableError
 from chimera.core.printable import printable
 from chimera.core.private import opener
 from chimera.core.processes import SHORT_RUNS, RestartPause, describe_exit
 from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.console import PREFIX
 from chimera.inference.failing import FailingProcesses
-from chimera.inference.worker.process import LEAVE, WARNING
+from chimera.inference.worker.process import LEAVE
 from chimera.web.disk_guard import DiskGuard
 
-_ERROR, _WARNING = b"chimera: error: ", WARNING.encode()
+_ERROR, _WARNING = b"chimera: error: ", PREFIX.encode()
 _SHORT_RUN_S, _MAX_PAUSE_S = 10.0, 60.0  # of workers; `supervisor` sets a shorter pause for others
 _READ_S = 1.0  # seconds between two searches for warnings
 _MAX_LOG_BYTES = 1 << 16  # the end of a log, which is searched for the reason of an exit
@@ -58,9 +61,25 @@ class ManagedProcess:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the process, if it may start now; else `check` starts it later."""
+        """Start the process, if it may start now; else `check` starts it later.
+
+        Raises
+        ------
+        UnavailableError : the system refuses to start a process, or its output cannot be written. `check` tries it again.
+        """
         if not self._may_start():
             return
+        self._started_s = time.monotonic()
+        self._pause.start(self._started_s)
+        try:
+            self._start()
+        except OSError as error:
+            self._pause.exit(self._started_s)
+            limits = {errno.EAGAIN: "ulimit -u", errno.EMFILE: "ulimit -n", errno.ENOMEM: "too little memory"}
+            cause = f" ({limits[error.errno]})" if error.errno in limits else ""
+            raise UnavailableError(f"{self.name} cannot be started: {error.strerror or error}{cause}") from error
+
+    def _start(self) -> None:
         with open(self._folder.output(self.name), "ab", opener=opener) as output:
             self._logged = self._read = output.tell()
             self.process = subprocess.Popen(  # noqa: S603 - this Python, a module of the project, no shell
@@ -72,15 +91,13 @@ class ManagedProcess:
                 pass_fds=[each.fileno() for each in self._inherited],
                 start_new_session=True,
             )
-        self._started_s = time.monotonic()
-        self._pause.start(self._started_s)
 
     def check(self, notify: Callable[[str], None]) -> None:
         """Restart the process if it has ended; pass its warnings to ``notify``."""
         now_s = time.monotonic()
         if self.process is None:
             if self._pause.is_over(now_s):
-                self.start()
+                self._start_again(notify)
             return
         code = self.process.poll()
         if code is not None or now_s > self._read_s + _READ_S:
@@ -101,6 +118,16 @@ class ManagedProcess:
         notify(f"{self.name} {ended}, {again}")
         self._fails = True
         self._failing.report(self.name, pid, f"fails: {ended}, {again}")
+
+    def _start_again(self, notify: Callable[[str], None]) -> None:
+        try:
+            self.start()
+        except UnavailableError as error:
+            again = f"{error}; it is tried again after {self._pause.pause_s:g} s"
+            notify(again)
+            if self._pause.short_runs >= SHORT_RUNS:
+                self._fails = True
+                self._failing.report(self.name, 0, f"fails: {again.removeprefix(self.name).lstrip()}")
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process and its children."""

@@ -53,8 +53,8 @@ class Member(Struct, frozen=True):
     start: str = ""
 
     def heartbeat_age_s(self, now_s: float | None = None) -> float:
-        """Return the seconds since its last heartbeat."""
-        return max(0.0, (time.time() if now_s is None else now_s) - self.beat_at_s)
+        """Return the seconds since its last heartbeat. One that lies ahead, because the clock was set back, is as old."""
+        return abs((time.time() if now_s is None else now_s) - self.beat_at_s)
 
 
 class Members:
@@ -145,7 +145,9 @@ class Members:
             return None
 
     def _write(self, member: Member) -> None:
-        """Write the file atomically: readers see the old or the new content."""
+        """Write the file atomically: readers see the old or the new content. A folder that was deleted is created again."""
+        if not self._folder.exists() and self._folder.parent.exists():  # else the cluster's folder was moved
+            make_folder(self._folder)
         draft = self._folder / f".{member.name}.{member.pid}"
         write(draft, msgspec.json.encode(member))
         draft.replace(self._folder / f"{member.name}.json")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Mapping, Sequence
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,22 +25,38 @@ def awaited(preload: str) -> list[str]:
 
 
 def check_exist(modules: Sequence[str]) -> None:
-    """Check that workers, whose import path begins with the current folder, find modules. Do not import them.
+    """Check that workers, whose import path begins with the current folder, find modules. Import neither them nor packages.
 
     Raises
     ------
     ConfigurationError : a module does not exist.
     """
     for name in modules:
-        top = name.partition(".")[0]
-        try:
-            found = top and (PathFinder.find_spec(top, [str(Path.cwd())]) or find_spec(top))
-        except (ValueError, ImportError):
-            found = None
-        if not found:
+        if name not in sys.modules and not _exists(name):
             raise ConfigurationError(
                 f"--preload: there is no module {name!r} on {socket.gethostname()}: correct the name, or install its package"
             )
+
+
+def _exists(name: str) -> bool:
+    """Return whether a module exists as a file, or in a file of its package. A module that its package creates does not."""
+    folders: Sequence[str] | None = None
+    whole = ""
+    try:
+        for part in name.split("."):
+            whole = f"{whole}.{part}" if whole else part
+            found = PathFinder.find_spec(whole, folders) if whole != part else _top(part)
+            if found is None:
+                return False
+            folders = list(found.submodule_search_locations or ())
+    except (ValueError, ImportError):
+        return False
+    return True
+
+
+def _top(name: str) -> ModuleSpec | None:
+    """Return the place of a module that is in no package; the current folder comes first, as in workers."""
+    return PathFinder.find_spec(name, [str(Path.cwd())]) or find_spec(name) if name else None
 
 
 def ahead(preload: str) -> list[str]:

@@ -44,7 +44,7 @@ class Supervised(Protocol):
     """Something that the supervisor keeps running."""
 
     def start(self) -> None:
-        """Start its processes."""
+        """Start its processes; raise UnavailableError if the system refuses it."""
 
     def check(self, notify: Callable[[str], None]) -> None:
         """Restart processes that have died."""
@@ -68,7 +68,7 @@ def supervise(folder: ClusterFolder, options: ClusterOptions, notify: Callable[[
     MissingExtraError : a required package is not installed.
     ConfigurationError : the policy or a module of ``--preload`` is unknown, the memory does not hold the workers, the folder
         cannot be written, its cluster already runs, or the address cannot be used.
-    UnavailableError : the folder was moved or deleted while the cluster ran.
+    UnavailableError : no process can be started, or files of the folder were moved or deleted while the cluster ran.
     """
     require_web("a cluster for inference", "inference")
     if not callable(getattr(POLICIES.create(options.policy), "choose", None)):
@@ -105,14 +105,11 @@ def supervise(folder: ClusterFolder, options: ClusterOptions, notify: Callable[[
                     f"the page: {address}/#token={folder.token()} (the address holds the token: keep it to yourself)"
                 )
         FailingProcesses(folder.failing).clear()
-        disk = DiskWatch(folder.path)
+        disk = DiskWatch(folder.path, None if voters else folder.journal)
         members = [disk, *_workers(folder, options), *_coordinators(folder, options)]
-        _supervise(members, notify, stopped=lambda: bool(ended) or disk.gone)
+        _supervise(members, notify, stopped=lambda: bool(ended or disk.gone))
         if disk.gone:
-            raise UnavailableError(
-                f"the folder {folder.path} was moved or deleted while its cluster ran: the cluster has ended; start it again "
-                "with the new path of the folder"
-            )
+            raise UnavailableError(disk.gone)
 
 
 def is_here(address: str) -> bool:

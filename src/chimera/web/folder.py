@@ -102,6 +102,8 @@ class Folder:
         """
         try:
             token = (self.path / "token").read_text("ascii").strip()
+        except PermissionError as error:
+            raise _foreign(self.path / "token", error) from error
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(
                 f"there is no cluster at {self.path} ({self._up!r} starts one): {error}"
@@ -149,8 +151,15 @@ def try_lock(file: Path) -> int | None:
     """Lock a file, and return the descriptor of the lock; None if another process holds it.
 
     The kernel keeps the lock until the last copy of the descriptor is closed.
+
+    Raises
+    ------
+    ConfigurationError : the file belongs to another user.
     """
-    lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    except PermissionError as error:
+        raise _foreign(file, error) from error
     for _ in range(10):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -169,7 +178,12 @@ def write_lock_holder(lock: int, pid: int) -> None:
 
 
 def lock_holder(file: Path) -> int | None:
-    """Return the id of the process that holds the lock on a file, as written there; None if no process does."""
+    """Return the id of the process that holds the lock on a file, as written there; None if no process does.
+
+    Raises
+    ------
+    ConfigurationError : the file belongs to another user.
+    """
     for _ in range(50):
         try:
             with file.open("rb") as lock:
@@ -180,6 +194,14 @@ def lock_holder(file: Path) -> int | None:
                 return None
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except PermissionError as error:
+            raise _foreign(file, error) from error
         except (ValueError, KeyError, TypeError):
             time.sleep(0.02)  # its new holder has not written its id yet
     return None
+
+
+def _foreign(file: Path, error: PermissionError) -> ConfigurationError:
+    return ConfigurationError(
+        f"{file} cannot be opened: {error.strerror}: only the user who has started a cluster can use it"
+    )

@@ -152,7 +152,7 @@ def cancel(leader: Coordinator, job: str) -> str:
             return number
         if found.ended:
             raise _ended(found)
-        leader.record(records.Cancelled(number, "cancelled", leader.now_s()))
+        leader.record(records.Cancelled(number, records.BY_USER, leader.now_s()))
         leader.store(number).fail(UnavailableError(f"job {number} was cancelled"))
         return number
 

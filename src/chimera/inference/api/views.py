@@ -31,7 +31,7 @@ def rates(leader: Coordinator) -> list[dict[str, Any]]:
     return [
         {"job": job.id, "name": job.accepted.name, "state": state_of(job), "rate": job.rate(now_s),
          "processed": job.finished, "queries": job.queries, "weight": job.weight, "errors": job.errors,
-         "error": job.error or None}
+         "error": _error(job)}
         for job in leader.scheduler.jobs.values()
     ]  # fmt: skip
 
@@ -62,15 +62,21 @@ def workers(leader: Coordinator) -> list[dict[str, Any]]:
     return [
         {"worker": handle.name, "state": handle.state, "job": next(iter(handle.batches), (None,))[0],
          "batches": [list(key) for key in handle.batches], "models": len(handle.loaded),
-         "host": handle.host, "error": next(iter(handle.unloadable.values()), _without(handle)),
+         "host": handle.host, "error": next(iter(handle.unloadable.values()), _unusual(handle)),
          "busy_s": handle.reported and handle.reported.busy_s, "up_s": handle.reported and handle.reported.up_s}
         for handle in sorted(leader.workers.values(), key=lambda handle: handle.name)
     ]  # fmt: skip
 
 
-def _without(handle: WorkerHandle) -> str | None:
-    """Return the errors of modules of ``--preload`` that a worker runs without; None if there are none."""
-    return handle.reported.without or None if handle.reported is not None else None
+def _error(job: Job) -> str | None:
+    """Return the first error of a query, or why the whole job has failed; None without."""
+    return job.error or (job.why if job.ended == "failed" else "") or None
+
+
+def _unusual(handle: WorkerHandle) -> str | None:
+    """Return the errors of modules of ``--preload`` that a worker runs without, and warnings of its machine; None without."""
+    without = "" if handle.reported is None else handle.reported.without
+    return "; ".join(filter(None, (without, handle.warning))) or None
 
 
 def times(batches: Sequence[tuple[int, float]]) -> dict[str, float | None]:
@@ -110,7 +116,7 @@ def job_row(job: Job) -> dict[str, Any]:
         "queries": job.queries,
         "finished": job.finished,
         "errors": job.errors,
-        "error": job.error or None,
+        "error": _error(job),
         "max_error_rate": accepted.max_error_rate,
         "weight": job.weight,
         "batch_size": min(job.batch_size, _MAX_INTEGER) or "auto",

@@ -73,7 +73,7 @@ class WorkerHandle:
         kill: Callable[[], bool],
         host: str = "",
     ) -> None:
-        self.name, self.address, self.host = name, address, host
+        self.name, self.address, self.host, self.warning = name, address, host, ""
         self.unloadable: dict[str, str] = {}
         self.batches: dict[BatchId, float] = {}
         self.sent: set[BatchId] = set()

@@ -144,7 +144,7 @@ class Workers:
         """Detect workers that have joined, restarted or left."""
         addresses = self._pool.addresses()
         for handle in self.handles.values():
-            silent_s = self._pool.silent_s(handle.name)
+            silent_s, handle.warning = self._pool.silent_s(handle.name), self._pool.warning(handle.name)
             if handle.state == "joining" and silent_s > SILENT_S:  # it hung before this coordinator took over
                 self._silent(handle, f"no heartbeat for {silent_s:.1f} s")
         for handle in list(self.handles.values()):
@@ -257,14 +257,14 @@ class Workers:
             status().warning("%s took no batch, the next is sent in %g s: %s", handle.name, pause_s, reason)
 
     def _unreadable(self, handle: WorkerHandle, more: tuple[BatchId, str]) -> None:
-        """Cancel a job whose queries cannot be read: another attempt would fail too."""
+        """End a job whose queries cannot be read as failed: another attempt would fail too."""
         (number, batch), reason = more
         handle.batches.pop((number, batch), None)
         job = self._scheduler.jobs.get(number)
         if job is not None and not job.ended:
-            status().error("job %s is cancelled: %s", number, reason)
+            status().error("job %s has failed: %s", number, reason)
             self._coordinator.record(records.Cancelled(number, reason, self._coordinator.now_s()))
-            self._coordinator.store(number).fail(UnavailableError(f"job {number} was cancelled: {reason}"))
+            self._coordinator.store(number).fail(UnavailableError(f"job {number} has failed: {reason}"))
 
     def _fenced(self, handle: WorkerHandle, reason: str) -> None:
         raise Fenced(f"{handle.name}: {reason}")

@@ -193,8 +193,12 @@ class Poisoned(Struct, frozen=True, tag=True):
     at_s: float
 
 
+BY_USER = "cancelled"
+"""The reason of a job that its user has cancelled."""
+
+
 class Cancelled(Struct, frozen=True, tag=True):
-    """A job was cancelled; its results so far are kept. ``why`` is the reason."""
+    """A job was cancelled; its results so far are kept. ``why`` is the reason. It has failed, if that is not `BY_USER`."""
 
     job: str
     why: str

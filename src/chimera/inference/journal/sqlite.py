@@ -63,11 +63,12 @@ class SqliteJournal(Journal):
 
     Raises
     ------
-    ConfigurationError : the file is not a journal, is damaged, or was written by a later version of Chimera.
+    ConfigurationError : the file is not a journal, is damaged or was moved away, or was written by a later version of Chimera.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        _check_is_whole(path)
         self._chunks: OrderedDict[tuple[str, int], list[Any]] = OrderedDict()
         self._lock = threading.Lock()
         with contextlib.ExitStack() as opened:
@@ -238,6 +239,15 @@ class SqliteJournal(Journal):
             ends_s, lease_s = renewed_until_s, renewed_s
         left_s = ends_s - time.monotonic()
         return Lease(owner, epoch, address, left_s if left_s <= lease_s else 0.0)
+
+
+def _check_is_whole(journal: Path) -> None:
+    """Refuse to create a journal beside the last transactions of one that was moved away, because SQLite would delete them."""
+    log = journal.with_name(f"{journal.name}-wal")
+    if log.exists() and log.stat().st_size and not journal.exists():  # in this order: another process may create both
+        raise ConfigurationError(
+            f"the journal {journal} is missing, and {log.name} has its last records: put the journal back, or delete {log.name}"
+        )
 
 
 def _lease_file(journal: Path) -> LeaseFile:

@@ -43,6 +43,10 @@ class Pool(ABC):
         """Return the name of a worker's machine; empty if it is not known."""
         return ""
 
+    def warning(self, name: str) -> str:  # noqa: ARG002
+        """Return what is unusual about a worker's machine; empty: nothing."""
+        return ""
+
     def rejoin_s(self, name: str) -> float:  # noqa: ARG002
         """Return the seconds for which a new coordinator waits for a worker that it does not find."""
         return 0.0

@@ -39,6 +39,7 @@ _FILES_S = 20.0  # timeout of a request for a piece of a file
 _REFUSALS = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.UNPROCESSABLE_ENTITY})
 _CONFLICT_S = 10.0  # an earlier program on this machine may have had the same name until its end
 _MAX_REASON_CHARACTERS = 300
+_MAX_WARNINGS = 200
 
 
 class ClusterConnection:
@@ -102,6 +103,7 @@ class ClusterAddress:
         self._began_s = time.monotonic()
         self._was_reached = self._is_lost = False
         self._conflict_s: float | None = None
+        self._warnings: set[str] = set()
 
     def connection(self) -> ClusterConnection:
         """Return a new connection, for one thread."""
@@ -129,6 +131,8 @@ class ClusterAddress:
                 self._lost(str(error))
             return None
         self._mark_reachable()
+        if following.warning:
+            self._warn(printable(following.warning[:_MAX_REASON_CHARACTERS]))
         return following
 
     def files(self, connection: ClusterConnection, worker: str, request: FilesRequest) -> FilesAnswer | None:
@@ -157,6 +161,13 @@ class ClusterAddress:
                 self._notify(f"the cluster at {self._url} answers")
             self._was_reached, self._is_lost = True, False
 
+    def _warn(self, warning: str) -> None:
+        with self._lock:
+            is_new = warning not in self._warnings and len(self._warnings) < _MAX_WARNINGS
+            if is_new:
+                self._warnings.add(warning)
+                self._notify(f"warning: {warning}")
+
     def _lost(self, reason: str) -> None:
         with self._lock:
             if self._was_reached:
@@ -183,6 +194,9 @@ class ClusterAddress:
                 lasts = time.monotonic() > self._conflict_s + _CONFLICT_S
             if lasts:
                 self._fail(ConfigurationError(f"{where} refuses the worker: {reason}"))
+        elif status == HTTPStatus.UNPROCESSABLE_ENTITY:
+            ours = f"; this machine runs Chimera {__version__}" if "the cluster runs" in reason else ""
+            self._fail(ConfigurationError(f"{where} refuses the worker: {reason}{ours}"))
         elif status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
             self._lost(reason)
         else:

@@ -26,6 +26,7 @@ from chimera.inference.remote_workers.protocol import (
     PieceRequest,
     Report,
 )
+from chimera.inference.remote_workers.versions import own_versions
 from chimera.inference.worker.protocol import PATH as WORKER_PATH
 
 _REQUESTS = frozenset({"adopt", "assign", "collect", "prepare", "forget", "drain", "stop"})
@@ -43,10 +44,14 @@ class Dialer:
     member : the worker, as a member of its machine's folder. The owner updates it.
     token : token of the worker, which is that of its machine's folder.
     machine : random text that identifies this program.
+
+    Attributes
+    ----------
+    warning : what is unusual about the machine; empty: nothing. The owner updates it.
     """
 
     def __init__(self, cluster: ClusterAddress, member: Member, token: str, machine: str) -> None:
-        self.member = member
+        self.member, self.warning = member, ""
         self._cluster, self._token, self._machine = cluster, token, machine
         self._stopped = threading.Event()
         self._handled: set[int] = set()
@@ -132,6 +137,7 @@ class Dialer:
         return Report(
             self._machine, own.address, own.host, own.pid, own.state, own.epoch,
             handled=sorted(self._handled.copy()), answer=answer, wanted=wanted, leaves=leaves,
+            warning=self.warning, versions=own_versions(),
         )  # fmt: skip
 
 

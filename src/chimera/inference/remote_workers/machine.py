@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from chimera.core.errors import UnavailableError
 from chimera.core.extras import require_web
 from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.disk_watch import DiskWatch
 from chimera.inference.failing import FailingProcesses
 from chimera.inference.local_workers import LocalWorkers, WorkerProcesses
 from chimera.inference.managed_process import ManagedProcess
@@ -66,7 +68,8 @@ def join(
     MissingExtraError : a required package is not installed.
     ConfigurationError : the name or the folder cannot be used or is in use, the memory does not hold the workers, or the
         cluster refuses the token.
-    UnavailableError : the cluster cannot be reached at the start.
+    UnavailableError : the cluster cannot be reached at the start, no process can be started, or the folder was moved or
+        deleted.
     """
     require_web("a worker for inference", "inference")
     check_name(options.name)
@@ -93,7 +96,7 @@ def join(
                 fetcher.start()
             forks.start()
             workers.start()
-            _run(forks, workers, dialers, cluster, signals, notify)
+            _run(forks, workers, dialers, DiskWatch(folder.path), cluster, signals, notify)
         finally:
             deadline_s = time.monotonic() + STOP_S
             for each in (workers, forks):
@@ -109,6 +112,7 @@ def _run(
     forks: ManagedProcess,
     workers: LocalWorkers,
     dialers: _Dialers,
+    disk: DiskWatch,
     cluster: ClusterAddress,
     signals: list[int],
     notify: Callable[[str], None],
@@ -121,7 +125,10 @@ def _run(
             workers.leave()
         forks.check(notify)
         workers.check(notify)
-        dialers.update()
+        disk.check(notify)
+        if disk.gone:
+            raise UnavailableError(disk.gone)
+        dialers.update(disk.warning)
         if cluster.failure is not None:
             raise cluster.failure
         time.sleep(_POLL_S)
@@ -142,8 +149,13 @@ class _Dialers:
         self._dialers: dict[str, Dialer] = {}
         self._updated_s = 0.0
 
-    def update(self) -> None:
-        """Connect workers that have started, and disconnect those that have ended, ten times a second."""
+    def update(self, warning: str) -> None:
+        """Connect workers that have started, and disconnect those that have ended, ten times a second.
+
+        Parameters
+        ----------
+        warning : what is unusual about the machine; empty: nothing.
+        """
         if time.monotonic() < self._updated_s + _UPDATE_S:
             return
         self._updated_s = time.monotonic()
@@ -158,6 +170,7 @@ class _Dialers:
             else:
                 self._dialers[name] = Dialer(self._cluster, member, self._token, self._machine)
                 self._dialers[name].start()
+            self._dialers[name].warning = warning
 
     def stop(self) -> None:
         """Disconnect all workers: they have ended."""

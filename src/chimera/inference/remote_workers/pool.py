@@ -6,14 +6,17 @@ import threading
 import time
 from collections.abc import Mapping
 
-from chimera.core.errors import ConflictError, UnavailableError
+from chimera.core.errors import ConfigurationError, ConflictError, UnavailableError
 from chimera.engines.http.connection import Unreachable
+from chimera.inference.console import warn
 from chimera.inference.membership import Member
 from chimera.inference.pool.pool import Pool
 from chimera.inference.remote_workers.link import RemoteLink
 from chimera.inference.remote_workers.protocol import Report, check_worker
 from chimera.inference.remote_workers.session import AnswerBudget, Session, SessionConnection
+from chimera.inference.remote_workers.versions import differences, refusal
 from chimera.inference.worker.protocol import Link
+from chimera.web.logs import status
 
 MAX_WORKERS = 200
 """Maximum number of remote workers. Each has two connections, and the fixed address has 500."""
@@ -23,6 +26,7 @@ GONE_S = 30.0
 """A worker without a report for this long has left."""
 _IN_USE_S = 3.0  # a name without a report for this long is free for another machine
 _REJOIN_S = 3.0
+_MAX_SHOWN = 200  # different warnings
 
 
 class RemoteWorkers(Pool):
@@ -32,6 +36,7 @@ class RemoteWorkers(Pool):
         self._sessions: dict[str, Session] = {}
         self._lock = threading.Lock()
         self._budget = AnswerBudget(MAX_ANSWER_BYTES)
+        self._shown: set[str] = set()
 
     def reported(self, name: str, report: Report) -> Session | None:
         """Note a report about a worker, and return the connection with it; None once it has left.
@@ -60,8 +65,32 @@ class RemoteWorkers(Pool):
                 if found is not None:
                     found.end("it has restarted")
                 found = self._sessions[name] = Session(name, report, self._budget)
+                self._warn(found)
             found.note(report)
             return found
+
+    def check_version(self, name: str, versions: object) -> None:
+        """Check that a worker's machine has this version of Chimera; show a refusal once on the console.
+
+        Raises
+        ------
+        ConfigurationError : it has another one.
+        """
+        if reason := refusal(name, versions):
+            self._show(reason)
+            raise ConfigurationError(reason)
+
+    def _warn(self, session: Session) -> None:
+        if found := differences(session.report.versions):
+            of = f"{session.name} on {session.report.host}"
+            session.other_versions = f"{of} has {found}: results of its batches may differ slightly"
+            self._show(session.other_versions)
+
+    def _show(self, text: str) -> None:
+        if text not in self._shown and len(self._shown) < _MAX_SHOWN:
+            self._shown.add(text)
+            status().warning("%s", text)
+            warn(text)
 
     def is_of(self, name: str, machine: str) -> bool:
         """Return whether a worker is one of a machine."""
@@ -95,15 +124,15 @@ class RemoteWorkers(Pool):
 
     def members(self) -> list[Member]:  # noqa: D102
         now_s = time.time()
-        found = [(each.name, each.report, now_s - each.silent_s) for each in list(self._sessions.values())]
-        return [
-            Member("worker", name, report.host, report.pid, report.address, report.state, report.epoch, beat_at_s)
-            for name, report, beat_at_s in found
-        ]
+        return [_member(each, now_s) for each in list(self._sessions.values())]
 
     def host(self, name: str) -> str:  # noqa: D102
         found = self._sessions.get(name)
         return "" if found is None else found.report.host
+
+    def warning(self, name: str) -> str:  # noqa: D102
+        found = self._sessions.get(name)
+        return "" if found is None else found.warnings
 
     def rejoin_s(self, name: str) -> float:  # noqa: ARG002, D102
         return _REJOIN_S
@@ -146,6 +175,9 @@ class Pools(Pool):
     def host(self, name: str) -> str:  # noqa: D102
         return self._of(name).host(name)
 
+    def warning(self, name: str) -> str:  # noqa: D102
+        return self._of(name).warning(name)
+
     def rejoin_s(self, name: str) -> float:  # noqa: D102
         return self._of(name).rejoin_s(name)
 
@@ -161,6 +193,12 @@ _SCHEME = "dialed:"
 
 def _address(session: Session) -> str:
     return f"{_SCHEME}{session.name}/{session.report.machine}/{session.report.address}"
+
+
+def _member(session: Session, now_s: float) -> Member:
+    own, beat_at_s = session.report, now_s - session.silent_s
+    state = "; ".join(filter(None, (own.state, session.warnings)))
+    return Member("worker", session.name, own.host, own.pid, own.address, state, own.epoch, beat_at_s)
 
 
 class _NoConnection(SessionConnection):

@@ -82,6 +82,8 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True):
     wanted : the piece of a request to send.
     leaves : whether the worker has left the cluster.
     hold_s : seconds for which the coordinator may hold the report.
+    warning : what is unusual about the machine, such as a disk that is nearly full; empty: nothing.
+    versions : versions of Chimera and of libraries on the machine (`chimera.inference.remote_workers.versions`).
     """
 
     machine: Annotated[str, Meta(min_length=16, max_length=64)]
@@ -95,6 +97,8 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True):
     wanted: PieceRequest | None = None
     leaves: bool = False
     hold_s: Annotated[float, Meta(ge=0, le=HOLD_S)] = HOLD_S
+    warning: Text = ""
+    versions: Annotated[dict[Text, Text], Meta(max_length=20)] = {}
 
 
 class FilesRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -136,10 +140,12 @@ class Next(Struct, frozen=True):
     ----------
     request : a piece of a request to the worker; None if there is none now.
     kill : whether the machine must kill the worker, because it hangs.
+    warning : a line for the console of the machine; empty: none.
     """
 
     request: Piece | None = None
     kill: bool = False
+    warning: str = ""
 
 
 def worker_token(token: str) -> str:

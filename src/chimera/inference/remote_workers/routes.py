@@ -26,12 +26,16 @@ from chimera.inference.remote_workers.protocol import (
     Report,
 )
 from chimera.inference.remote_workers.session import Session
+from chimera.version import __version__
 from chimera.web.background import in_thread
 from chimera.web.body import read_object
 from chimera.web.routing import documented, plain_router
 
 T = TypeVar("T")
-_EXAMPLE = {"machine": "0123456789abcdef", "address": "http://127.0.0.1:40123", "host": "b", "pid": 17, "hold_s": 0}
+_EXAMPLE = {
+    "machine": "0123456789abcdef", "address": "http://127.0.0.1:40123", "host": "b", "pid": 17, "hold_s": 0,
+    "versions": {"chimera": __version__},
+}  # fmt: skip
 
 
 def dial_router(leader: Callable[[], Coordinator], remote: RemoteWorkers, *, shares_models: bool = False) -> APIRouter:
@@ -55,13 +59,15 @@ def dial_router(leader: Callable[[], Coordinator], remote: RemoteWorkers, *, sha
         ),
     )  # fmt: skip
     async def dial(request: Request) -> Response:
-        report = _read(await read_object(request, MAX_REPORT_BYTES), Report)
+        body, worker = await read_object(request, MAX_REPORT_BYTES), str(request.path_params["worker"])
         leader()
-        session = remote.reported(str(request.path_params["worker"]), report)
+        remote.check_version(worker, body.get("versions"))  # first: another version may have other fields
+        report = _read(body, Report)
+        session = remote.reported(worker, report)
         found = None if session is None else await _next(session, report)
-        kills = session is not None and session.kills
-        body = wire.pack(msgspec.to_builtins(Next(found, kills), builtin_types=(bytes,)))
-        return Response(body, media_type=wire.CONTENT_TYPE)  # not JSON, because pieces are bytes
+        following = Next() if session is None else Next(found, session.kills, session.other_versions)
+        answer = wire.pack(msgspec.to_builtins(following, builtin_types=(bytes,)))
+        return Response(answer, media_type=wire.CONTENT_TYPE)  # not JSON, because pieces are bytes
 
     @router.post(
         "/{worker}/files",

@@ -68,16 +68,22 @@ class Session:
     report : the last report.
     seen_s : time of that report, by the monotonic clock.
     kills : whether the machine must kill the worker.
+    other_versions : warning that the worker has other versions of libraries; empty: it has the same.
     """
 
     def __init__(self, name: str, report: Report, budget: AnswerBudget) -> None:
         self.name, self.report, self._budget = name, report, budget
-        self.seen_s, self.kills = time.monotonic(), False
+        self.seen_s, self.kills, self.other_versions = time.monotonic(), False, ""
         self._changed = threading.Condition()
         self._wakes: list[Callable[[], object]] = []
         self._requests: dict[int, _Request] = {}
         self._numbers = itertools.count(1)
         self._ended = ""
+
+    @property
+    def warnings(self) -> str:
+        """What is unusual about the worker and its machine; empty: nothing."""
+        return "; ".join(filter(None, (self.report.warning, self.other_versions)))
 
     @property
     def silent_s(self) -> float:

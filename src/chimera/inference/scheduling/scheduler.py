@@ -263,7 +263,7 @@ class Scheduler:
         job = self.job(record.job)
         if not job.ended:
             job.why = record.why
-            job.ends("cancelled", record.at_s)
+            job.ends("cancelled" if record.why == records.BY_USER else "failed", record.at_s)
             self._deactivate_ended(job)
 
     def _dropped(self, record: records.Dropped) -> None:

@@ -17,6 +17,7 @@ from chimera.core.errors import ChimeraError
 from chimera.core.private import UMASK
 from chimera.engines.parent_watch import exit_with_parent
 from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.console import warn
 from chimera.inference.membership import HEARTBEAT_S, Members
 from chimera.inference.preload import awaited
 from chimera.inference.remote_workers.models import ForeignModels
@@ -28,8 +29,6 @@ LEAVE = signal.SIGUSR1
 """The signal after which a worker computes its batches to their end, and exits."""
 DIED = 3
 """Exit code of a worker that can start no computing process."""
-WARNING = "chimera: warning: "
-"""The prefix of lines in the output of a worker that the console shows, too."""
 
 
 def main() -> None:
@@ -70,10 +69,7 @@ def _serve(
         models=models,
     )  # fmt: skip
     if worker.without:
-        sys.stderr.write(
-            f"{WARNING}{name} on {socket.gethostname()} runs without modules of --preload: {worker.without}\n"
-        )
-        sys.stderr.flush()
+        warn(f"{name} on {socket.gethostname()} runs without modules of --preload: {worker.without}")
     members, left = Members(folder.members), threading.Event()
     leaving = threading.Event()
     signal.signal(LEAVE, lambda *_: leaving.set())
