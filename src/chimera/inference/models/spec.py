@@ -18,6 +18,6 @@ def key_of(model: Mapping[str, Any]) -> str:
 
 
 def queries_at_once(model: Mapping[str, Any]) -> int:
-    """Return the number of queries that a model computes in little more time than one of them: ``max_num_seqs`` of its table."""
+    """Return the number of queries that a model computes in little more time than one: ``max_num_seqs`` of its table."""
     number = model.get("max_num_seqs", 1)
     return min(max(number, 1), MAX_AT_ONCE) if isinstance(number, int) else 1
