@@ -22,7 +22,7 @@ class Request:
     ----------
     tokens : the tokens of the prompt.
     sampling : how its answer is sampled. Prompt and ``max_new_tokens`` have room in the model.
-    emitter : receives the text of the answer while it grows; None if nobody reads it.
+    emitter : receives the text of the answer while it grows; None if no client reads it.
     """
 
     tokens: list[int]
