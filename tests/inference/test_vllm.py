@@ -30,7 +30,7 @@ PROMPTS = [f"w{n} w{2 * n} w{3 * n}" for n in range(1, 9)]
 def with_engine(test: Any) -> Any:
     """Mark a test that computes by vLLM; the engine takes some ten seconds to start."""
     missing = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: pip install vllm")
-    return pytest.mark.long(missing(test))
+    return pytest.mark.long(missing(pytest.mark.filterwarnings("ignore")(test)))  # the library warns of its own code
 
 
 @pytest.fixture(autouse=True)

@@ -73,12 +73,15 @@ class Vllm(SampledModel):
         place = self.tokenizer_folder(model)
         os.environ.update(_ENVIRONMENT)
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+        from transformers import AutoTokenizer
         from vllm import LLM
 
         try:
+            tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
             engine = LLM(
                 model=model,
                 tokenizer=place,
+                tokenizer_mode="hf",
                 trust_remote_code=False,
                 load_format="safetensors",
                 generation_config="vllm",  # the settings in the folder have no effect
@@ -88,7 +91,6 @@ class Vllm(SampledModel):
                 gpu_memory_utilization=self.gpu_memory_utilization,
                 enforce_eager=self.enforce_eager,
             )
-            tokenizer = engine.get_tokenizer()
             ends = end_tokens(_settings(model), tokenizer)
         except Exception as error:  # many libraries raise many types
             raise ConfigurationError(f"the model {self.model!r} cannot be loaded: {first_line(error)}") from error
@@ -148,6 +150,7 @@ class VllmGenerator(LanguageModel):
             seed=query_seed(sampling.seed, tokens),
             stop=list(sampling.stop),
             stop_token_ids=sorted(self._ends),
+            ignore_eos=True,  # no tokens but these
             detokenize=bool(sampling.stop),
         )
 
