@@ -67,3 +67,27 @@ def tiny_gpt(folder: Path) -> Path:
     GPT2LMHeadModel(config).save_pretrained(folder)
     BertTokenizer(vocab=VOCABULARY).save_pretrained(folder)
     return folder
+
+
+def tiny_llama(folder: Path, **size: int) -> Path:
+    """Write a model that continues texts of the words ``w0`` to ``w60``, and return the folder.
+
+    ``size`` has other sizes, by the names of the configuration.
+    """
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    words = ["[PAD]", "[UNK]", "[EOS]", *(f"w{n}" for n in range(61))]
+    made = Tokenizer(models.WordLevel({word: n for n, word in enumerate(words)}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = {"unk_token": "[UNK]", "eos_token": "[EOS]", "pad_token": "[PAD]"}
+    PreTrainedTokenizerFast(tokenizer_object=made, **special).save_pretrained(folder)
+    torch.manual_seed(4)
+    own = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
+    config = LlamaConfig(
+        vocab_size=len(words), max_position_embeddings=64, eos_token_id=2, pad_token_id=0, initializer_range=1.0,
+        **{**own, "num_key_value_heads": own["num_attention_heads"], **size},
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder

@@ -134,6 +134,12 @@ def test_a_missing_library_error_names_the_extra(registry: Registry[object]) -> 
     assert [entry.name for entry in registry.entries() if not entry.available] == ["remote"]
 
 
+def test_a_missing_library_without_an_extra_is_installed_by_its_own_name(registry: Registry[object]) -> None:
+    registry.register("alone", requires="no_such_library")(lambda: None)
+    with pytest.raises(MissingExtraError, match=r"needs the package .* not installed: pip install no_such_library$"):
+        registry.find("alone")
+
+
 def test_a_duplicate_name_is_rejected(registry: Registry[object]) -> None:
     with pytest.raises(ConfigurationError, match="registered twice"):
         registry.register("bits")(lambda: None)

@@ -291,7 +291,7 @@ def test_a_folder_loads_with_every_way_to_the_network_closed(bert: Path) -> None
     [
         (
             {"kind": "magic"},
-            "unknown kind of model 'magic'; known: chimera, factory, sklearn, text-embeddings, text-generation, transformers",
+            "kind of model 'magic'; known: chimera, factory, sklearn, text-embeddings, text-generation, transformers, vllm",
         ),
         ({"kind": None}, "needs kind ="),
         ({"tusk": "x"}, "has no option 'tusk'"),
@@ -571,6 +571,6 @@ def test_a_warm_up_changes_no_random_numbers_and_leaves_no_file(
 
 def test_an_unknown_kind_is_answered_with_the_known_ones() -> None:
     with pytest.raises(
-        UnknownNameError, match="known: chimera, factory, sklearn, text-embeddings, text-generation, transformers"
+        UnknownNameError, match="known: chimera, factory, sklearn, text-embeddings, text-generation, transformers, vllm"
     ):
         models.check({"kind": "pickle"})

@@ -159,6 +159,19 @@ def test_by_tokens_the_token_rates_meet_the_same_goals_as_query_rates(weights):
     assert token_ratios("queries", 60.0).min() > 5
 
 
+def test_models_that_compute_queries_together_have_full_batches_and_equal_token_rates():
+    """Answers of 40, 160 and 400 tokens take 10 ms a token, for 16 queries as for one. Alone, a query would be a batch."""
+    jobs = [
+        SimulatedJob(seconds=tokens / 100, tokens=tokens, at_once=16, queries=ENDLESS, fixed_s=0.01)
+        for tokens in (40, 160, 400)
+    ]
+    conditions = Conditions(speeds=[1.0] * 4, warm=True, until_s=300.0)
+    outcome = Simulation(POLICIES.create("fair-share"), jobs, conditions, fair_by="tokens").run()
+    found = progress(outcome.history, by_tokens=True)
+    assert ratios(list(found.values()), 120.0, end_s=outcome.end_s, settle_s=20.0).max() <= 1.15
+    assert sum(job.counts.sum() for job in found.values()) >= 0.9 * 4 * 16 * 100 * 300
+
+
 def test_rates_are_as_the_weights():
     jobs = [SimulatedJob(seconds=0.01 * (1 + n), queries=ENDLESS, weight=2.0**n) for n in range(3)]
     outcome = simulate(*jobs, warm=True, until_s=80.0)

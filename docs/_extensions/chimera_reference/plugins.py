@@ -80,8 +80,8 @@ def _section(family: str, entry: Entry[Any]) -> Iterator[str]:
     for title in ("Notes", "References"):
         if title in parts.sections:
             yield f"**{title}**\n\n{blocks(parts.sections[title], link)}\n"
-    if extra := entry.extra or (entry.requires and "all"):
-        yield f"It needs the package `{entry.requires}`: `pip install 'chimera-dml[{extra}]'`.\n"
+    if entry.package:
+        yield f"It needs the package `{entry.requires}`: `pip install '{entry.package}'`.\n"
     options = options_in_files(family, entry)
     yield option_table(options, links_of) if options else "It has no options.\n"
     if family == "models":

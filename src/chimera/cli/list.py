@@ -95,6 +95,4 @@ def _shown(default: Any) -> str:
 
 
 def _needs(entry: Entry[Any]) -> str:
-    if entry.extra is None and entry.requires is None:
-        return ""
-    return f"chimera-dml[{entry.extra or 'all'}]" + ("" if entry.available else ", not installed")
+    return entry.package + ("" if entry.available else ", not installed")

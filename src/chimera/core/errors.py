@@ -34,12 +34,18 @@ class UnknownNameError(ConfigurationError):
 
 
 class MissingExtraError(ConfigurationError, ImportError):
-    """A plug-in whose library is not installed; the message names the extra that installs it."""
+    """A plug-in whose library is not installed; the message says what installs it.
 
-    def __init__(self, what: str, module: str, extra: str) -> None:
-        super().__init__(
-            f"{what} needs the package {module!r}, which is not installed: pip install 'chimera-dml[{extra}]'"
-        )
+    Parameters
+    ----------
+    what : what needs the library.
+    module : the missing module.
+    extra : the extra of the distribution that installs it; None: its own distribution has the name of the module.
+    """
+
+    def __init__(self, what: str, module: str, extra: str | None) -> None:
+        package = f"'chimera-dml[{extra}]'" if extra else module
+        super().__init__(f"{what} needs the package {module!r}, which is not installed: pip install {package}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return ConfigurationError, self.args

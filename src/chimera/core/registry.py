@@ -42,7 +42,7 @@ class Entry(Generic[T]):
     name : the name that users write.
     factory : a class or a function with keyword options that creates the plug-in.
     requires : the top-level module that it needs beyond the base installation; None if there is none.
-    extra : the extra of the distribution that installs that module.
+    extra : the extra of the distribution that installs that module; None if the user installs it by its own name.
     preload : modules that it always needs and that take long to import.
     distribution : name and version of the distribution that it comes from; empty if it is Chimera.
     """
@@ -58,6 +58,11 @@ class Entry(Generic[T]):
     def summary(self) -> str:
         """The first line of the docstring, without the paper."""
         return CITATION.sub("", _first_line(self.factory))
+
+    @property
+    def package(self) -> str:
+        """What pip installs for the module that it needs; empty if it needs none."""
+        return f"chimera-dml[{self.extra}]" if self.extra else self.requires or ""
 
     @property
     def paper(self) -> str:
@@ -163,7 +168,7 @@ class Registry(Generic[T]):
             raise UnknownNameError(self.kind, name, [entry.name for entry in self.entries()])
         entry = self._entries[name]
         if not entry.available:
-            raise MissingExtraError(f"the {self.kind} {name!r}", entry.requires or "", entry.extra or "all")
+            raise MissingExtraError(f"the {self.kind} {name!r}", entry.requires or "", entry.extra)
         return entry
 
     def create(self, name: str, options: Mapping[str, Any] | None = None, /, **given: Any) -> T:

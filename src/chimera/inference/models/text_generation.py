@@ -9,16 +9,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
-from chimera.core.errors import ConfigurationError, DataError, MissingExtraError
-from chimera.inference.models.generation import Sampling, TextGenerator
+from chimera.core.errors import ConfigurationError, MissingExtraError
+from chimera.inference.models.generation import TextGenerator
 from chimera.inference.models.hub import downloaded, located, stamp_of
 from chimera.inference.models.processor import is_on_cpu
+from chimera.inference.models.sampling import TOKENIZER, SampledModel
 from chimera.inference.models.table import KINDS
 from chimera.inference.models.weights import all_from_files
 from chimera.models.instantiation import first_line
 
 _ADAPTER, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
 
 
 @KINDS.register(
@@ -28,7 +28,7 @@ _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
     preload=["torch", "transformers.models.auto.modeling_auto", "transformers.models.auto.tokenization_auto"],
 )
 @dataclass(frozen=True, kw_only=True)
-class TextGeneration:
+class TextGeneration(SampledModel):
     """A causal language model that answers prompts. The same query always has the same answer.
 
     Each query is computed alone, so its answer depends neither on the other queries of its batch nor on their number.
@@ -39,41 +39,12 @@ class TextGeneration:
     base : folder or id of the base of an adapter; default: the folder that the adapter's configuration names.
     tokenizer : folder of the tokenizer; default: that of the model, else that of the base.
     revision : commit of the id in ``model`` or ``base``.
-    max_new_tokens : maximum number of tokens of an answer.
-    temperature : 0 takes the most likely token; above 0, tokens are drawn from the softmax of the logits divided by it.
-    top_k : draw from the k most likely tokens only; 0: from all.
-    top_p : draw from the most likely tokens whose probabilities sum to this; above 0, at most 1.
-    seed : seed of the draws. The generator of a query is seeded by this and the query's tokens.
+    max_new_tokens, temperature, top_k, top_p, seed, dtype, stamp : see `SampledModel`.
     device : ``cpu``, ``cuda``, ``cuda:1``; default: a GPU if there is one.
-    dtype : type of the weights, such as ``bfloat16``; default: the type in the model's files.
-    stamp : set automatically. It changes when the files of a folder are written again, so that workers load the model again.
     """
 
-    model: str
     base: str | None = None
-    tokenizer: str | None = None
-    revision: str | None = None
-    max_new_tokens: int = 64
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
     device: str | None = None
-    dtype: str = "auto"
-    stamp: str | None = None
-
-    def __post_init__(self) -> None:
-        try:
-            self._sampling()
-        except DataError as error:
-            raise ConfigurationError(f"kind 'text-generation': {error}") from None
-        if not self.temperature and (self.top_k or self.top_p < 1):
-            raise ConfigurationError("kind 'text-generation': top_k and top_p need a temperature above 0")
-
-    @property
-    def code(self) -> str:
-        """Empty: neither code nor pickled weights of a model are loaded."""
-        return ""
 
     @property
     def shared(self) -> bool:
@@ -97,18 +68,14 @@ class TextGeneration:
             base = located(base, self.revision, folder) if base else _base_of(Path(model))
         elif base is not None:
             raise ConfigurationError(f"base = {base!r}: the model {model!r} is no adapter, so it needs no base")
-        tokenizer = located(self.tokenizer, None, folder, _TOKENIZER) if self.tokenizer else None
+        tokenizer = located(self.tokenizer, None, folder, TOKENIZER) if self.tokenizer else None
         stamp = self.stamp or stamp_of(*(place for place in (model, base, tokenizer) if place))
         return replace(self, model=model, base=base, tokenizer=tokenizer, stamp=stamp)
 
     def load(self) -> TextGenerator:
         """Load model and tokenizer, without any code or pickled weights of the model."""
         base = downloaded(self.base or self.model, self.revision)
-        place = self.tokenizer or next((one for one in (self.model, base) if _has_tokenizer(one)), None)
-        if place is None:
-            raise ConfigurationError(
-                f'the model {self.model!r} has no tokenizer, none of {", ".join(_TOKENIZER)}: set tokenizer = "its folder"'
-            )
+        place = self.tokenizer_folder(self.model, base)
         from transformers import AutoTokenizer
         from transformers.utils import logging
 
@@ -120,16 +87,7 @@ class TextGeneration:
                 module = self._module(base)
             except Exception as error:  # many libraries raise many types
                 raise ConfigurationError(f"the model {self.model!r} cannot be loaded: {first_line(error)}") from error
-        return TextGenerator(module, tokenizer, self._sampling())
-
-    def _sampling(self) -> Sampling:
-        return Sampling(
-            max_new_tokens=self.max_new_tokens,
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            seed=self.seed,
-        )
+        return TextGenerator(module, tokenizer, self.sampling())
 
     def _module(self, base: str) -> Any:
         import torch
@@ -167,7 +125,3 @@ def _base_of(adapter: Path) -> str:
             "folder, or to an id with its revision"
         )
     return str((adapter / name).resolve())
-
-
-def _has_tokenizer(folder: str) -> bool:
-    return any((Path(folder) / name).is_file() for name in _TOKENIZER)

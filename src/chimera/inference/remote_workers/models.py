@@ -25,7 +25,7 @@ from chimera.inference.worker.protocol import Assignment
 
 Compute: TypeAlias = Callable[[str, dict[str, Any], Sequence[Any]], Iterator[tuple[str, Any]]]
 
-_KINDS = frozenset({"transformers", "text-generation", "text-embeddings"})
+_KINDS = frozenset({"transformers", "text-generation", "text-embeddings", "vllm"})
 _FOLDERS = ("model", "base", "tokenizer")
 REQUESTED, FAILED = ".wanted", ".failed"
 _POLL_S = 0.05

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chimera.inference.journal.records import Accepted
-from chimera.inference.models.spec import key_of
+from chimera.inference.models.spec import key_of, queries_at_once
 from chimera.inference.scheduling.batch import Batch, Running
 from chimera.inference.scheduling.batch_size import (
     MAX_BATCH_S,
     OPEN_BATCH_S,
+    UNMEASURED,
     UNMEASURED_S,
     BatchCost,
     Pace,
@@ -93,7 +94,7 @@ class Job:
     _slowest_s: float | None = None  # per query, of the slowest batch
 
     def __post_init__(self) -> None:
-        self.key = key_of(self.accepted.model)
+        self.key, self._at_once = key_of(self.accepted.model), queries_at_once(self.accepted.model)
         self.queries, self.open = self.accepted.queries, self.accepted.open
         self.batch_timeout_s = self.accepted.batch_timeout_s
         self.reserve, self.latency_target_s = self.accepted.reserve, self.accepted.latency_target_s
@@ -140,8 +141,13 @@ class Job:
         per_s = None if pace.fair_rate is None else pace.fair_rate * self.weight / self.units(1)
         target_s = OPEN_BATCH_S if self.accepted.open else pace.batch_s
         size = batch_size(self.cost, self.batch_size, target_s=target_s, per_s=per_s)
-        size = min(size, self.cost.max_queries_in(limit_s), self.queries - self.cursor)
+        size = min(max(size, self._least()), self.cost.max_queries_in(limit_s), self.queries - self.cursor)
         return Batch(self.batches, self.cursor, size)
+
+    def _least(self) -> int:
+        """Return the minimum number of queries of a batch: those that the model computes at once, or the user's number."""
+        at_once = min(self._at_once, self.batch_size or self._at_once)
+        return at_once if self.cost.mean_s is not None else min(at_once, UNMEASURED)
 
     def whole_batch(self, limit_s: float = math.inf) -> float:
         """Return the units of the next batch if no other job waited."""

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from chimera.core.errors import ConfigurationError
 from chimera.inference.journal import records
@@ -28,6 +28,7 @@ class SimulatedJob:
     Attributes
     ----------
     seconds, fixed_s : seconds per query, and fixed seconds of each batch, on a worker of speed 1.
+    at_once : number of queries that are computed in the time of one.
     queries : number of queries.
     tokens : tokens of each query and its result.
     at_s : time of its submission.
@@ -38,6 +39,7 @@ class SimulatedJob:
     seconds: float
     queries: int
     fixed_s: float = 0.0
+    at_once: int = 1
     tokens: int = 1
     at_s: float = 0.0
     load_s: float = 0.0
@@ -46,7 +48,12 @@ class SimulatedJob:
     max_workers: int = 0
 
     def __post_init__(self) -> None:
-        if not (self.seconds > 0 and self.weight > 0 and min(self.queries, self.fixed_s, self.at_s, self.load_s) >= 0):
+        if not (
+            self.seconds > 0
+            and self.weight > 0
+            and min(self.queries, self.fixed_s, self.at_s, self.load_s) >= 0
+            and self.at_once >= 1
+        ):
             raise ConfigurationError("a simulated job needs seconds and weight above 0, and no negative values")
 
 
@@ -176,7 +183,7 @@ class Simulation:
         if conditions.warm:
             for worker in self._workers:
                 worker.models = dict.fromkeys(
-                    key_of(_model(name)) for name in list(self._jobs)[: conditions.keep_models]
+                    key_of(_model(*one)) for one in list(self._jobs.items())[: conditions.keep_models]
                 )
 
     def run(self) -> Outcome:
@@ -203,7 +210,15 @@ class Simulation:
     def _submit(self, name: str, job: SimulatedJob) -> None:
         self._record(
             records.Accepted(
-                name, name, name, _model(name), job.queries, job.weight, job.batch_size, job.max_workers, self._now_s
+                name,
+                name,
+                name,
+                _model(name, job),
+                job.queries,
+                job.weight,
+                job.batch_size,
+                job.max_workers,
+                self._now_s,
             )
         )
         self._offer()
@@ -229,7 +244,8 @@ class Simulation:
         while len(worker.models) >= self._conditions.keep_models:
             del worker.models[next(iter(worker.models))]
         noise = self._random.lognormvariate(-(self._conditions.noise**2) / 2, self._conditions.noise)
-        worker.batch_s = (job.fixed_s + chosen.count * job.seconds) / worker.speed * noise
+        rounds = math.ceil(chosen.count / job.at_once)
+        worker.batch_s = (job.fixed_s + rounds * job.seconds) / worker.speed * noise
         worker.dispatched = chosen
         self._work(worker, key, load_s, worker.batch_s)
         if load_s:
@@ -300,5 +316,5 @@ class Simulation:
             self._free(worker, worker.generation)
 
 
-def _model(name: str) -> dict[str, str]:
-    return {"kind": "simulated", "name": name}
+def _model(name: str, job: SimulatedJob) -> dict[str, Any]:
+    return {"kind": "simulated", "name": name, "max_num_seqs": job.at_once}
