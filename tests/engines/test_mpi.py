@@ -60,7 +60,7 @@ def test_the_rank_is_that_of_the_launcher(variables: dict[str, str], launch: Lau
     assert launch_of(variables) == launch
 
 
-@pytest.mark.parametrize("command", ["compare", "demo"])
+@pytest.mark.parametrize("command", ["calibrate", "compare", "demo", "retry", "submit"])
 def test_a_command_of_one_process_is_refused_under_a_launcher(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PMI_SIZE", "3")
     monkeypatch.setenv("PMI_RANK", "0")
@@ -69,6 +69,17 @@ def test_a_command_of_one_process_is_refused_under_a_launcher(command: str, monk
     monkeypatch.setenv("PMI_RANK", "1")
     with pytest.raises(SystemExit):  # rank 0 reports it
         enter_job([command, "x.toml", "--engine", "mpi"])
+
+
+@pytest.mark.parametrize("command", ["calibrate", "compare", "demo", "retry", "submit"])
+def test_a_command_of_one_process_is_refused_under_torchrun(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"TORCHELASTIC_RUN_ID": "a", "WORLD_SIZE": "2", "RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigurationError, match=r"2 processes, .* type the command without torchrun"):
+        enter_job([command])
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(SystemExit):  # rank 0 reports it
+        enter_job([command])
 
 
 def test_a_rank_that_hosts_actors_imports_no_commands() -> None:
@@ -82,6 +93,32 @@ main()
     rank = os.environ | {"PMI_RANK": "1", "PMI_SIZE": "2", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", code], env=rank, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (2, "False\n", "")  # rank 0 reports the mistake
+
+
+@pytest.mark.parametrize(
+    ("event", "code", "text"),
+    [
+        ("warnings.warn('slow')", 0, "warning: slow\n"),
+        ("raise KeyboardInterrupt", 130, ""),
+        ("raise ConfigurationError('torchrun')", 2, "error: torchrun\n"),
+    ],
+    ids=["warning", "Ctrl-C", "torchrun in srun"],
+)
+def test_a_rank_that_hosts_actors_reports_as_the_program_does(event: str, code: int, text: str) -> None:
+    program = f"""
+import sys, warnings
+import chimera.cli.ranks, chimera.cli.start
+from chimera.core.errors import ConfigurationError
+def enter_job(_):
+    {event}
+    raise SystemExit(0)
+chimera.cli.start.enter_job = chimera.cli.ranks.enter_job = enter_job
+sys.argv = ["chimera", "train"]
+chimera.cli.start.main()
+"""
+    rank = os.environ | {"PMI_RANK": "1", "PMI_SIZE": "2", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", program], env=rank, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (code, text)
 
 
 def test_without_a_launcher_the_error_shows_what_to_type() -> None:

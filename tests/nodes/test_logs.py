@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import string
 import subprocess
@@ -119,6 +120,17 @@ def test_a_full_disk_is_reported_once(capfd: pytest.CaptureFixture[str]) -> None
     assert capfd.readouterr().err == reported
     close_logs()
     assert not capfd.readouterr().err
+
+
+def test_a_record_is_lost_silently_if_stderr_is_on_the_full_disk_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error there would replace the answer to a request."""
+    Path("chimera_status.log").symlink_to("/dev/full")
+    open_logs()
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        monkeypatch.setattr("sys.stderr", io.TextIOWrapper(full, write_through=True))
+        status().error("no space")
+        sys.stderr.detach()  # type: ignore[attr-defined]
+    close_logs()
 
 
 def test_an_import_opens_no_log_and_loads_no_web_library(tmp_path: Path) -> None:

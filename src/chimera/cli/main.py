@@ -35,6 +35,7 @@ from chimera.cli.nodes import app as nodes
 from chimera.cli.predict import predict
 from chimera.cli.ranks import enter_job
 from chimera.cli.report import report
+from chimera.cli.start import print_warning
 from chimera.cli.train import train
 from chimera.cli.watch import watch
 from chimera.core.processes import end_process
@@ -125,14 +126,9 @@ def _program(
         typer.echo(context.get_help())
 
 
-def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
-    """Print a warning as one line on stderr, without the source line that raised it."""
-    typer.echo(f"warning: {message}", err=True)
-
-
 def main() -> None:
     """Run the command line of this process."""
-    warnings.showwarning = _warn
+    warnings.showwarning = print_warning
     atexit.register(gc.freeze)  # before it exits, the interpreter would search all objects for cycles
     try:
         app()

@@ -13,7 +13,7 @@ from chimera.engines.mpi_launch import COMMAND, enter, is_mpi, launch_of, refuse
 from chimera.training.experiment.preloaded import PRELOADED
 
 _COMMANDS = ("train", "embed")
-_ALONE = ("compare", "demo")
+_ALONE = ("calibrate", "compare", "demo", "retry", "submit")
 """Commands that run on one process only, whatever the engine."""
 
 

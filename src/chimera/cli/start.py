@@ -5,20 +5,33 @@ from __future__ import annotations
 import atexit
 import gc
 import sys
+import warnings
+from typing import Any
 
 from chimera.cli.ranks import enter_job
+from chimera.core.errors import ConfigurationError
 from chimera.core.processes import end_process
 from chimera.engines.mpi_launch import launch_of
 
 
+def print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Print a warning as one line on stderr, without the source line that raised it."""
+    sys.stderr.write(f"warning: {message}\n")
+
+
 def main() -> None:
     """Run the command line of this process."""
+    warnings.showwarning = print_warning
     if launch_of().rank > 0:
         atexit.register(gc.freeze)  # before it exits, the interpreter would search all objects for cycles
         try:
             enter_job(sys.argv[1:])
         except SystemExit as end:
             end_process(int(end.code or 0))
+        except KeyboardInterrupt:  # before the rank ignores signals; rank 0 reports it
+            end_process(130)
+        except ConfigurationError:  # rank 0 of a torchrun that srun has started: the program reports it
+            pass
     from chimera.cli.main import main as run_command
 
     run_command()

@@ -48,7 +48,7 @@ def refuse_torchrun(variables: Mapping[str, str] = os.environ) -> None:
         raise SystemExit(2)
     raise ConfigurationError(
         f"torchrun started {variables['WORLD_SIZE']} processes, but Chimera starts its workers itself: "
-        f"type 'chimera train x.toml' for this machine, or '{COMMAND}' for ranks of MPI"
+        f"type the command without torchrun for this machine, or '{COMMAND}' for ranks of MPI"
     )
 
 

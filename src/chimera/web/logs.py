@@ -89,12 +89,13 @@ class _Log(RotatingFileHandler):
             super().close()
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
-        """Report the first of several consecutive errors."""
+        """Report the first of several consecutive errors; stderr may be on the same full disk."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             super().handleError(record)
             return
         if not self._failing:
             reason = error.strerror or str(error)
-            sys.stderr.write(f"chimera: cannot write {self.baseFilename}: {reason}; its records are lost\n")
+            with contextlib.suppress(OSError):
+                sys.stderr.write(f"chimera: cannot write {self.baseFilename}: {reason}; its records are lost\n")
         self._failing = self._failed = True

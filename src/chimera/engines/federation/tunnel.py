@@ -130,15 +130,12 @@ class Tunnel:
         Unreachable : the tunnel is closed.
         """
         with self._starting:
-            self._new.append(call)
-            wakes = len(self._new) == 1
-        try:
-            if wakes:  # otherwise the thread is awake, or will be soon
-                self._loop.call_soon_threadsafe(self._start_new)
-        except RuntimeError as error:  # the loop was closed
-            with self._starting:
-                self._new = []  # their threads see by `absent` that the tunnel is closed
-            raise http.Unreachable(str(self._refused)) from error
+            try:
+                if not self._new:  # otherwise the thread of the tunnel is awake, or will be soon
+                    self._loop.call_soon_threadsafe(self._start_new)
+            except RuntimeError as error:  # the loop was closed
+                raise http.Unreachable(str(self._refused)) from error
+            self._new.append(call)  # last: after Ctrl-C in this block, later calls still wake the thread
 
     def drop(self, call: Call) -> None:
         """Note that no thread waits for a call any more."""

@@ -57,7 +57,7 @@ class Tally(msgspec.Struct, gc=False):
 
     def reduced(self, vector: Flat) -> None:
         """Count the elements of a reduced vector; `gave` counts its bytes."""
-        self.elements_up += len(vector)
+        self.elements_up += vector.nbytes // vector.itemsize  # of an array or a tensor
 
     def got(self, messages: Iterable[Encoded]) -> None:
         """Count received messages."""
