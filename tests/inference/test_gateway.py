@@ -252,5 +252,7 @@ def test_a_limit_of_open_files_is_one_line_on_the_console() -> None:
             rest = process.stderr.read()
         finally:
             process.kill()
-    assert line.startswith(b"chimera: warning: the fixed address accepts no connections: Too many open files")
+    assert line.startswith(
+        b"chimera: warning: the fixed address accepts no connections: Too many open files: raise the"
+    )
     assert rest == b""

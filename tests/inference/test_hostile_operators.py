@@ -55,7 +55,7 @@ FOLDER = (
 )
 JOURNAL = (
     "the journal {place}/journal.sqlite was moved, deleted or replaced while it was in use: the cluster has ended; put the "
-    "file or a copy back, or start the cluster again without its jobs"
+    "file back, or delete journal.sqlite-wal before you use a copy or start without its jobs"
 )
 
 
@@ -163,7 +163,7 @@ def test_the_cluster_of_another_user_is_refused_with_one_line(words: list[str], 
     command = [*obeys, sys.executable, "-m", "chimera", "infer", *words, "--cluster", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, check=False, text=True)
     reached = name == "lock" or words != ["down"]
-    reason = "cannot be opened: Permission denied: only the user who has started a cluster can use it"
+    reason = "cannot be opened: Permission denied: only its owner can use it"
     assert (done.returncode, done.stderr) == ((2, f"error: {tmp_path / name} {reason}\n") if reached else (0, ""))
 
 

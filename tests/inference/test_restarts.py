@@ -102,6 +102,22 @@ def test_modules_are_searched_without_an_import_of_their_packages(
             check_exist([name])
 
 
+def test_modules_in_folders_without_code_are_found_and_such_a_folder_hides_no_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in ("here/bare/inner/last.py", "site/bare/other.py", "site/whole/__init__.py", "site/whole/last.py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text("raise SystemExit(3)")
+    for folder in ("whole", "json", "sys"):  # data, for instance
+        (tmp_path / "here" / folder).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    check_exist(["bare.inner.last", "bare.inner", "bare.other", "whole.last", "whole", "json.tool", "marshal"])
+    for name in ("bare.inner.x", "bare.x", "whole.x", "bare..last"):
+        with pytest.raises(ConfigurationError, match=f"there is no module '{name}'"):
+            check_exist([name])
+
+
 def test_a_process_that_ends_repeatedly_at_its_start_is_reported_until_it_is_dismissed(tmp_path: Path) -> None:
     folder = ClusterFolder(tmp_path / "cluster")
     folder.create()

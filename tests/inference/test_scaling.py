@@ -15,13 +15,25 @@ from chimera.cli.main import app
 from chimera.core.errors import ConfigurationError
 from chimera.inference.autoscale import ScaleCopy
 from chimera.inference.cluster_folder import FIRST_VERSION, ClusterFolder, Scale
+from chimera.inference.cluster_options import ClusterOptions
 from chimera.inference.coordinator.coordinator import Coordinator, NotCoordinator
 from chimera.inference.local_workers import AT_ONCE, LocalWorkers
 from chimera.inference.session import InferenceCluster
+from chimera.inference.supervisor import wanted_workers
 from inference.running import RunningCluster, cluster, command, signalled, until
 from inference.test_voting_cluster import free_addresses
 from security.attacker import TOKEN
 from security.servers import served
+
+
+def test_the_number_of_workers_stays_while_it_cannot_be_read(tmp_path: Path) -> None:
+    folder = ClusterFolder(tmp_path)
+    wanted = wanted_workers(folder, ClusterOptions(workers=2, standbys=0))
+    assert wanted() == 2
+    folder.set_bounds(5, 5)
+    assert wanted() == 5
+    (tmp_path / "workers").rename(tmp_path / "hidden")
+    assert wanted() == 5
 
 
 def names(running: RunningCluster) -> list[str]:

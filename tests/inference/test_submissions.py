@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
+import resource
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from chimera.cli.main import app
-from chimera.core.errors import ConfigurationError, ConflictError, DataError
+from chimera.core.errors import ConfigurationError, ConflictError, DataError, UnavailableError
 from chimera.engines.http import wire
 from chimera.inference.api import operations, serving, views
 from chimera.inference.coordinator.coordinator import Coordinator
@@ -23,7 +26,7 @@ from chimera.inference.coordinator.file_queries import FileQueries
 from chimera.inference.coordinator.job_store import MAX_BATCH_BYTES, JournalStore
 from chimera.inference.coordinator.submissions import MAX_OPEN
 from chimera.inference.inputs import queries
-from chimera.inference.journal.records import Accepted, InputFile
+from chimera.inference.journal.records import Accepted, Cancelled, InputFile
 from chimera.inference.journal.sqlite import SqliteJournal
 from chimera.inference.membership import Members
 from chimera.inference.pieces import MAX_CHUNK_BYTES, packed_chunks, pieces
@@ -239,6 +242,61 @@ def test_a_file_that_is_written_to_while_its_job_runs_is_an_error_and_a_deleted_
         file.truncate()
     with pytest.raises(DataError, match=r"0\.txt has changed since the job was submitted"):
         reader.read(19_000, 10)
+
+
+def test_queries_behind_a_file_that_has_changed_are_those_of_their_own_file(tmp_path: Path) -> None:
+    files, lines = written(tmp_path, 1000, 1000)
+    (tmp_path / "0.txt").write_text("other\n" * 1000)
+    reader = FileQueries(files)
+    for first in (0, 10):
+        assert reader.read_or_none(first, 10) == [None] * 10
+    assert reader.read_or_none(1000, 10) == lines[1000:1010]
+
+
+def test_a_file_that_cannot_be_opened_because_of_a_limit_is_read_later(tmp_path: Path) -> None:
+    files, lines = written(tmp_path, 30)
+    reader, limits = FileQueries(files), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        with pytest.raises(UnavailableError, match=r"0\.txt cannot be read: Too many open files"):
+            reader.read(0, 10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert reader.read(0, 10) == lines[:10]
+
+
+def opened(folder: Path) -> list[str]:
+    """Return the text files of a folder that this process has open."""
+    found = [os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()]
+    return [each for each in found if each.startswith(f"{folder.resolve()}/") and each.endswith(".txt")]
+
+
+def test_a_reader_that_is_closed_while_another_thread_reads_delays_nobody_and_keeps_no_file(tmp_path: Path) -> None:
+    files, lines = written(tmp_path, 30)
+    reader = FileQueries(files)
+    assert reader.read(0, 10) == lines[:10]
+    with reader._lock:  # as a thread that reads
+        reader.close()
+        assert opened(tmp_path)
+    with pytest.raises(UnavailableError):
+        reader.read(10, 10)
+    assert not opened(tmp_path)
+
+
+def test_a_job_that_has_ended_keeps_no_file_open(journal: SqliteJournal, tmp_path: Path) -> None:
+    files, lines = written(tmp_path, 30, 20)
+    with leads(journal) as leading:
+        for key in "abc":
+            begun(leading, key=key)
+            job = leading.submissions.accept(key, 50, files, [(0, 400)])
+            store = leading.call(partial(leading.store, job))
+            assert store.queries(Batch(0, 0, 10)) == lines[:10]
+            assert opened(tmp_path)
+            leading.call(partial(leading.record, Cancelled(job, "", leading.now_s())))
+            assert not opened(tmp_path)
+            with pytest.raises(UnavailableError):  # a batch that waited to be sent
+                store.queries(Batch(0, 10, 10))
+            assert not opened(tmp_path)
 
 
 def test_files_are_named_by_the_client_only_where_it_may_run_code(journal: SqliteJournal, tmp_path: Path) -> None:

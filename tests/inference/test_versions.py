@@ -18,6 +18,7 @@ from chimera.core.errors import ChimeraError, ConfigurationError, RunError
 from chimera.inference.client import Client
 from chimera.inference.models import read
 from chimera.inference.remote_workers.cluster import ClusterAddress
+from chimera.inference.remote_workers.pool import RemoteWorkers
 from chimera.inference.remote_workers.protocol import Report
 from chimera.inference.remote_workers.versions import own_versions
 from chimera.version import __version__
@@ -204,7 +205,7 @@ def test_a_remote_worker_with_other_libraries_joins_with_a_warning_at_both_sides
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     own = own_versions()["numpy"]
-    warning = f"b.w0 on b has numpy 0.9 instead of {own}: results of its batches may differ slightly"
+    warning = f"b has numpy 0.9 instead of {own}: results of its batches may differ slightly"
     with served("inference", tmp_path / "a") as there:
         failure, said = joins(there.url, {**own_versions(), "numpy": "0.9", "torch-of-theirs": "1"})
         client = Client(lambda: there.url, TOKEN)
@@ -213,6 +214,29 @@ def test_a_remote_worker_with_other_libraries_joins_with_a_warning_at_both_sides
     assert (failure, said) == ("", [f"the cluster at {there.url} answers", f"warning: {warning}"])
     assert f"chimera: warning: {warning}\n" in capfd.readouterr().err
     assert row["state"].endswith(warning)
+
+
+def test_the_workers_of_a_machine_cause_one_warning_on_the_console(capfd: pytest.CaptureFixture[str]) -> None:
+    remote, other = RemoteWorkers(), structs.replace(REPORT, versions={**own_versions(), "numpy": "0.9"})
+    for name in ("b.w0", "b.w1", "b.w2"):
+        remote.reported(name, other)
+        with pytest.raises(ConfigurationError, match=f"{name} runs Chimera 9"):
+            remote.check_version(name, {"chimera": "9"})
+    console = [line for line in capfd.readouterr().err.splitlines() if line.startswith("chimera: warning: ")]
+    warning = remote.warning("b.w2")
+    assert console[0] == f"chimera: warning: {warning}"
+    assert console[1].startswith("chimera: warning: b.w0 runs Chimera 9")
+    assert len(console) == 2
+
+
+def test_a_library_whose_installation_was_interrupted_has_no_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "numpy-9.dist-info").mkdir()
+    (tmp_path / "torch-9.dist-info").mkdir()
+    (tmp_path / "torch-9.dist-info" / "METADATA").write_bytes(b"Version: \xff\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert own_versions.__wrapped__().keys() == own_versions().keys() - {"numpy", "torch"}
 
 
 def test_a_machine_names_its_version_to_an_older_cluster() -> None:

@@ -61,7 +61,10 @@ class DiskWatch:
             return f"the folder {self._folder} was moved or deleted while it was in use: {again}"
         if self._journal is None or self._file in (None, _identity(self._journal)):
             return ""
-        again = "the cluster has ended; put the file or a copy back, or start the cluster again without its jobs"
+        log = f"{self._journal.name}-wal"  # of the former file; it would damage another one
+        again = (
+            f"the cluster has ended; put the file back, or delete {log} before you use a copy or start without its jobs"
+        )
         return f"the journal {self._journal} was moved, deleted or replaced while it was in use: {again}"
 
     def signal(self, number: signal.Signals) -> None:

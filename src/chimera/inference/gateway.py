@@ -89,7 +89,8 @@ class Gateway:
             loop.default_exception_handler(context)
         elif time.monotonic() > self._warned_s + _WARN_S:
             self._warned_s = time.monotonic()
-            warn(f"the fixed address accepts no connections: {error.strerror}: raise the limit (ulimit -n)")
+            remedy = ": raise the limit (ulimit -n)" if error.errno == errno.EMFILE else ""
+            warn(f"the fixed address accepts no connections: {error.strerror}{remedy}")
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import itertools
 import math
 import os
@@ -14,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from chimera.core.errors import DataError
+from chimera.core.errors import DataError, UnavailableError
 from chimera.data.readers.csv_file import is_number, separator_of
 from chimera.data.readers.npy import read_header
 from chimera.inference.journal.records import InputFile
@@ -26,6 +27,7 @@ _PIECE_BYTES = 4 << 20
 _LOCATIONS = ("/", "http://", "https://", "s3://", "gs://")
 _HEAD_LINES = 20  # lines from which the separator of a table is detected
 _END = object()
+_SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # errors that pass
 
 
 def is_image(path: str) -> bool:
@@ -64,7 +66,20 @@ def read_unchanged(file: InputFile) -> Iterator[Any]:
     """Yield the queries in a file; raise as `check_unchanged` and `read` do.
 
     A local file that is deleted or replaced meanwhile is read to its end. One that is written to is an error.
+
+    Raises
+    ------
+    UnavailableError : the file cannot be read now, because too many files are open, or too little memory is free.
     """
+    try:
+        yield from _unchanged(file)
+    except DataError as error:
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno in _SHORT_OF:
+            raise UnavailableError(str(error)) from error
+        raise
+
+
+def _unchanged(file: InputFile) -> Iterator[Any]:
     files, path = check_unchanged(file)
     with _watched(path if "file" in _protocols(files) else None) as state:
         before = state()

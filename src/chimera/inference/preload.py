@@ -41,11 +41,11 @@ def check_exist(modules: Sequence[str]) -> None:
 def _exists(name: str) -> bool:
     """Return whether a module exists as a file, or in a file of its package. A module that its package creates does not."""
     folders: Sequence[str] | None = None
-    whole = ""
     try:
         for part in name.split("."):
-            whole = f"{whole}.{part}" if whole else part
-            found = PathFinder.find_spec(whole, folders) if whole != part else _top(part)
+            found = (
+                _top(part) if folders is None else PathFinder.find_spec(part, folders)
+            )  # `whole` would need its parent
             if found is None:
                 return False
             folders = list(found.submodule_search_locations or ())
@@ -56,7 +56,13 @@ def _exists(name: str) -> bool:
 
 def _top(name: str) -> ModuleSpec | None:
     """Return the place of a module that is in no package; the current folder comes first, as in workers."""
-    return PathFinder.find_spec(name, [str(Path.cwd())]) or find_spec(name) if name else None
+    if not name:
+        return None
+    found = PathFinder.find_spec(name, [str(Path.cwd()), *sys.path])
+    if found is not None and found.loader is not None:
+        return found
+    other = find_spec(name)  # for instance a built-in module; `found` is None or a folder without code
+    return other if found is None or (other is not None and other.origin) else found
 
 
 def ahead(preload: str) -> list[str]:

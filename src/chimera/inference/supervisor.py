@@ -163,13 +163,7 @@ def _coordinators(folder: ClusterFolder, options: ClusterOptions) -> list[Superv
 
 def _workers(folder: ClusterFolder, options: ClusterOptions) -> list[Supervised]:
     """Return the workers: processes, or actors of Ray."""
-
-    def wanted() -> int:
-        scale = folder.scale()
-        if options.voters and not (options.workers or options.max_workers):  # the workers are those of another machine
-            return 0
-        return options.workers if scale is None else scale.count
-
+    wanted = wanted_workers(folder, options)
     modules = awaited(options.preload)
     if options.ray:
         from chimera.inference.pool.ray import namespace_of
@@ -180,6 +174,21 @@ def _workers(folder: ClusterFolder, options: ClusterOptions) -> list[Supervised]
         return [RayWorkers(wanted, namespace, modules, keep_models=keep_models, gpus=gpus)]
     workers = WorkerProcesses(options.keep_models, options.preload, options.devices)
     return [*local_workers(folder, wanted, workers)]
+
+
+def wanted_workers(folder: ClusterFolder, options: ClusterOptions) -> Callable[[], int]:
+    """Return a function that returns the number of workers that was set last, also while it cannot be read."""
+    last = options.workers
+
+    def wanted() -> int:
+        nonlocal last
+        if options.voters and not (options.workers or options.max_workers):  # the workers are those of another machine
+            return 0
+        scale = folder.scale()  # None, for instance, if too many files are open
+        last = last if scale is None else scale.count
+        return last
+
+    return wanted
 
 
 def local_workers(

@@ -202,6 +202,4 @@ def lock_holder(file: Path) -> int | None:
 
 
 def _foreign(file: Path, error: PermissionError) -> ConfigurationError:
-    return ConfigurationError(
-        f"{file} cannot be opened: {error.strerror}: only the user who has started a cluster can use it"
-    )
+    return ConfigurationError(f"{file} cannot be opened: {error.strerror}: only its owner can use it")

@@ -275,6 +275,8 @@ class Coordinator:
 
     def _job_ended(self, job: Job) -> None:
         log_end(job)
+        if job.accepted.files and job.id in self._stores:  # its open file and the queries read last
+            self._stores[job.id].fail(UnavailableError(f"job {job.id} has ended"))
         if job.ended != "done":  # its workers may have batches in the queue
             for handle in self.workers.values():
                 handle.forget_job(job.id)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from chimera.core.errors import DataError
+from chimera.core.errors import DataError, UnavailableError
 from chimera.inference import input_files
 from chimera.inference.journal.records import InputFile
 from chimera.inference.pieces import size_of
@@ -33,7 +33,7 @@ class FileQueries:
         self._rest: Iterator[Any] = iter(())
         self._window: deque[Any] = deque()
         self._first = self._size = 0  # start and size of the window
-        self._is_open = False
+        self._is_open = self._has_ended = False
 
     def read(self, first: int, count: int) -> list[Any]:
         """Return ``count`` queries, from number ``first`` on.
@@ -41,34 +41,54 @@ class FileQueries:
         Raises
         ------
         DataError : a file is missing or has changed since the job was submitted, or cannot be read.
+        UnavailableError : `close` was called, or a file cannot be read now, for instance because too many files are open.
         """
-        with self._lock:
-            if not self._is_open or first < self._first:
-                self._open(first)
-            while self._first + len(self._window) < first + count:
+        try:
+            with self._lock:
+                return self._read(first, count)
+        finally:
+            self._close_after_end()
+
+    def _read(self, first: int, count: int) -> list[Any]:
+        if not self._is_open or first < self._first:
+            self._open(first)
+        while self._first + len(self._window) < first + count:
+            if self._has_ended:
+                raise UnavailableError("the queries are not needed any more")
+            try:
                 query = next(self._rest, self)
-                if query is self:
-                    self._close()
-                    raise DataError(f"{self._files[-1].path} has fewer queries than when the job was submitted")
-                self._window.append(query)
-                self._size += size_of(query)
-                while self._size > _WINDOW_BYTES and self._first < first:
-                    self._size -= size_of(self._window.popleft())
-                    self._first += 1
-            at = first - self._first
-            return list(itertools.islice(self._window, at, at + count))
+            except BaseException:
+                self._close()  # else the next read would return the queries of the next file
+                raise
+            if query is self:
+                self._close()
+                raise DataError(f"{self._files[-1].path} has fewer queries than when the job was submitted")
+            self._window.append(query)
+            self._size += size_of(query)
+            while self._size > _WINDOW_BYTES and self._first < first:
+                self._size -= size_of(self._window.popleft())
+                self._first += 1
+        at = first - self._first
+        return list(itertools.islice(self._window, at, at + count))
 
     def read_or_none(self, first: int, count: int) -> list[Any]:
         """Do what `read` does, but return None for each query if that fails."""
         try:
             return self.read(first, count)
-        except DataError:
+        except (DataError, UnavailableError):
             return [None] * count
 
     def close(self) -> None:
-        """Close the open file."""
-        with self._lock:
-            self._close()
+        """Close the open file, for ever. This does not wait for a reader in another thread: it closes the file then."""
+        self._has_ended = True
+        self._close_after_end()
+
+    def _close_after_end(self) -> None:
+        if self._has_ended and self._lock.acquire(blocking=False):
+            try:
+                self._close()
+            finally:
+                self._lock.release()
 
     def _open(self, first: int) -> None:
         """Begin with the file that has query ``first``."""

@@ -42,7 +42,8 @@ class JobStore(ABC):
 
         Raises
         ------
-        RunError : the store does not have them.
+        RunError : the store does not have them, or cannot read them now.
+        DataError : they can never be read.
         """
 
     @abstractmethod

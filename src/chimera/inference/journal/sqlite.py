@@ -246,7 +246,8 @@ def _check_is_whole(journal: Path) -> None:
     log = journal.with_name(f"{journal.name}-wal")
     if log.exists() and log.stat().st_size and not journal.exists():  # in this order: another process may create both
         raise ConfigurationError(
-            f"the journal {journal} is missing, and {log.name} has its last records: put the journal back, or delete {log.name}"
+            f"the journal {journal} is missing, and {log.name} has its last records: put the journal back, or delete "
+            f"{log.name} before you use a copy or start without its jobs"
         )
 
 

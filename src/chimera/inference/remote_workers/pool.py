@@ -77,18 +77,18 @@ class RemoteWorkers(Pool):
         ConfigurationError : it has another one.
         """
         if reason := refusal(name, versions):
-            self._show(reason)
+            self._show(reason, refusal(name.rpartition(".")[0], versions))
             raise ConfigurationError(reason)
 
     def _warn(self, session: Session) -> None:
         if found := differences(session.report.versions):
-            of = f"{session.name} on {session.report.host}"
-            session.other_versions = f"{of} has {found}: results of its batches may differ slightly"
-            self._show(session.other_versions)
+            session.other_versions = f"{session.report.host} has {found}: results of its batches may differ slightly"
+            self._show(session.other_versions, session.other_versions)
 
-    def _show(self, text: str) -> None:
-        if text not in self._shown and len(self._shown) < _MAX_SHOWN:
-            self._shown.add(text)
+    def _show(self, text: str, key: str) -> None:
+        """Show the first text with a key; the workers of a machine have the same key."""
+        if key not in self._shown and len(self._shown) < _MAX_SHOWN:
+            self._shown.add(key)
             status().warning("%s", text)
             warn(text)
 

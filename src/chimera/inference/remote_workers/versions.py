@@ -20,9 +20,11 @@ def own_versions() -> dict[str, str]:
     found = {CHIMERA: __version__}
     for name in _LIBRARIES:
         try:
-            found[name] = metadata.version(name).partition("+")[0][:_MAX_CHARACTERS]
-        except metadata.PackageNotFoundError:
+            version: str | None = metadata.version(name)
+        except (metadata.PackageNotFoundError, KeyError, ValueError):
             continue
+        if version:  # an interrupted installation has none
+            found[name] = version.partition("+")[0][:_MAX_CHARACTERS]
     return found
 
 
