@@ -39,6 +39,34 @@ def test_the_work_of_a_call_ends_when_the_server_has_all_results():
     assert found.after_s.tolist() == [1.0, 0.0, 0.0]
 
 
+def test_work_is_unchanged_after_a_call_that_the_trace_lacks():
+    updates = calls_of(np.array([3.0, 13.0, 23.0, 33.0]), np.array([2.0, 2.0, 2.0, 2.0]))
+    calls = calls_of(np.array([0.0, 20.0, 30.0]), np.array([4.0, 4.0, 4.0]))  # that of the second update is missing
+    assert until_received(calls, updates).work_s.tolist() == [3.0, 4.0, 4.0]
+
+
+def test_the_replacement_of_a_server_is_no_part_of_the_start(virtual_runs):
+    run = read_measured(virtual_runs[0], allow_simulated=True)
+    began_s = run.start_s() / 4
+    built = calls_of(np.array([0.0, 100.0]), np.array([began_s, 1.0]))  # the second one replaced a server that was lost
+    again = replace(run, calls={**run.calls, ("server 0", "__init__"): built})
+    assert again.serve_s() == pytest.approx(began_s)
+
+
+def test_the_start_of_a_codec_is_no_part_of_the_start_of_a_run(virtual_runs):
+    run = read_measured(virtual_runs[0], allow_simulated=True)
+    late = {
+        key: replace(calls, start_s=calls.start_s + 5.0, end_s=calls.end_s + 5.0) for key, calls in run.calls.items()
+    }
+    coded = replace(run, files=replace(run.files, summary={**run.files.summary, "codec": "int8"}), calls=late)
+    plain, without, known = (
+        Fit([each], starts).estimate()["seconds_to_start"]
+        for each, starts in ((run, {}), (coded, {}), (coded, {"int8": 5.0}))
+    )
+    assert without == pytest.approx(plain + 5.0)
+    assert known == pytest.approx(plain)
+
+
 def test_a_call_that_lasts_after_its_result_was_received_does_not_change_the_estimates(tmp_path):
     network = {"latency_s": 0.0, "bandwidth_bytes_s": math.inf}
     one = experiment(workers=1).with_table("engine", {**ENGINE, "network": network})

@@ -480,6 +480,23 @@ def test_the_time_limit_of_a_batch_comes_from_the_slowest_before_or_from_the_use
     assert held.job("a").limit_s(one) == 60.0
 
 
+@pytest.mark.parametrize(
+    ("sizes", "limits"),
+    [
+        ([16, 32], {1: 20 * 40.0, 32: 20 * 40.0, 33: 2 * 20 * 40.0}),  # one takes as long as all of a full batch
+        ([1], {1: 20 * 40.0, 32: 32 * 20 * 40.0}),  # all may take as long as one after the other
+    ],
+)
+def test_a_query_may_take_as_long_as_those_that_its_model_computes_with_it(sizes, limits):
+    model = {"kind": "vllm", "max_num_seqs": 32}
+    held = scheduler(records.Accepted("a", "a", "a", model, 1000, 1.0, sizes[-1], 0, 0.0))
+    for size in sizes:
+        batch = dispatch(held, "ann")
+        assert batch.count == size
+        finish(held, batch, seconds=40.0 if size == sizes[-1] else 1.0)
+    assert {count: held.job("a").limit_s(Batch(9, 0, count)) for count in limits} == limits
+
+
 def test_a_query_that_hangs_in_the_first_batch_gets_more_time_in_each_attempt():
     held = scheduler(accepted("a", 1))
     limits = []

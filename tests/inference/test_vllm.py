@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,8 +20,9 @@ from chimera.core.errors import ConfigurationError
 from chimera.inference import models
 from chimera.inference.journal import records
 from chimera.inference.journal.sqlite import SqliteJournal
+from chimera.inference.models.sampling import Sampling
 from chimera.inference.models.spec import queries_at_once
-from chimera.inference.models.vllm import Vllm
+from chimera.inference.models.vllm import Vllm, VllmGenerator
 from chimera.inference.policies.policy import POLICIES
 from chimera.inference.scheduling.scheduler import Scheduler
 from inference.running import alive, cluster, signalled, until
@@ -74,6 +78,73 @@ def test_an_id_needs_a_revision_and_an_adapter_is_no_model(tmp_path: Path) -> No
     (tmp_path / "adapter" / "adapter_config.json").touch()
     with pytest.raises(ConfigurationError, match=r"contains no model of transformers: it has no config\.json"):
         Vllm(model="adapter").with_absolute_paths(tmp_path)
+
+
+class Engine:
+    """Answers each prompt with its first token, twice, in two steps; steps may fail. It is the `LLM` and its ``llm_engine``."""
+
+    model_config = SimpleNamespace(max_model_len=100)
+
+    def __init__(self, failing: set[int]) -> None:
+        self.llm_engine, self.held, self.steps, self.failing = self, dict[str, list[int]](), 0, failing
+
+    def add_request(self, name: str, prompt: dict[str, list[int]], options: Any) -> None:
+        assert options.output_kind == "final"
+        self.held[name] = prompt["prompt_token_ids"][:1]
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self.held)
+
+    def step(self) -> list[Any]:
+        self.steps += 1
+        if self.steps in self.failing:
+            raise RuntimeError("the step failed")
+        name, tokens = self.held.popitem()
+        return [SimpleNamespace(request_id=name, outputs=[SimpleNamespace(token_ids=tokens * 2)])]
+
+    def abort_request(self, names: list[str]) -> None:
+        for name in names:
+            self.held.pop(name, None)
+
+
+class Words:
+    """A tokenizer of words ``w<number>``."""
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": [int(word[1:]) for word in text.split()]}
+
+    def decode(self, tokens: list[int], **_: Any) -> str:
+        return " ".join(f"w{token}" for token in tokens)
+
+
+def library(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """Put a module with the names of vLLM that requests need in place of it."""
+    kinds = SimpleNamespace(FINAL_ONLY="final", CUMULATIVE="so far")
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__=version, SamplingParams=SimpleNamespace))
+    monkeypatch.setitem(sys.modules, "vllm.sampling_params", SimpleNamespace(RequestOutputKind=kinds))
+
+
+def test_a_step_that_fails_leaves_no_answer_to_the_next_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    library(monkeypatch, "0.32.0")
+    engine = Engine(failing={2})
+    generator = VllmGenerator(engine, Words(), Sampling(max_new_tokens=2), ends=set())
+    with pytest.raises(RuntimeError, match="the step failed"):
+        generator.predict(["w1", "w2", "w3"])
+    assert [one["text"] for one in generator.predict(["w4", "w5"])] == ["w4 w4", "w5 w5"]
+
+
+def test_an_old_release_is_refused_and_sockets_of_the_engine_are_on_the_loopback_interface(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    library(monkeypatch, "0.9.2")
+    names = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
+    for name in (*names, "VLLM_HOST_IP", "VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_NO_USAGE_STATS", "VLLM_LOGGING_LEVEL"):
+        monkeypatch.setenv(name, "before")
+    (tmp_path / "tokenizer.json").touch()
+    with pytest.raises(ConfigurationError, match=r"^vLLM 0\.9\.2 is too old: install 0\.32 or newer$"):
+        Vllm(model=str(tmp_path)).load()
+    assert {os.environ[name] for name in names} <= {"lo", "lo0"}
+    assert os.environ["VLLM_HOST_IP"] == "127.0.0.1"
 
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")

@@ -256,23 +256,29 @@ def test_chained_downlink_codecs_work_on_a_device(
 
 
 @on_each_device
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_step_with_a_group_copies_gradients_at_most(
-    fit: Fit, workers: int, device: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("strategy", "workers", "copies"),
+    [
+        ("all-reduce", 1, 0),
+        ("all-reduce", 2, 2),  # the gradient to the host, and the mean back
+        ("d-psgd", 3, 2),  # the weights to the device, and the gradient to the host
+    ],
+)
+def test_a_step_copies_as_few_vectors_as_its_strategy_needs(
+    fit: Fit, strategy: str, workers: int, copies: int, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Weights and the optimizer's state stay on the device; a worker without others copies nothing."""
+    """In a group, weights and the optimizer's state stay on the device."""
     monkeypatch.setattr("chimera.models.device._gpu", lambda rank: device)
     vectors: list[int] = []
     view = crossing._as_tensor
     monkeypatch.setattr(crossing, "_as_tensor", lambda array: vectors.append(array.size) or view(array))
-    options = {"strategy": "all-reduce", "workers": workers, "worker_resources": {"gpus": 1}, "evaluate_every": 100}
+    options = {"strategy": strategy, "workers": workers, "worker_resources": {"gpus": 1}, "evaluate_every": 100}
     counts = []
     for rounds in (2, 12):
         vectors.clear()
         run = fit(f"run-{rounds}", **options, rounds=rounds)
         counts.append(vectors.count(sum(each.numel() for each in run.model.parameters())))
-    copies = counts[1] - counts[0]
-    assert copies == (0 if workers == 1 else 10 * 2 * workers)  # the gradient to the host, and the mean back
+    assert counts[1] - counts[0] == 10 * copies * workers
 
 
 @on_each_device

@@ -115,12 +115,13 @@ def calibrate(
     runs = [read_measured(run_dir, allow_simulated=allow_simulated) for run_dir in run_dirs]
     if len(engines := sorted({run.engine for run in runs})) > 1:
         raise ConfigurationError(f"the runs used different engines ({', '.join(engines)}): calibrate each on its own")
-    fit = Fit(runs)
+    elements, workers = max(run.elements_per_message() for run in runs), max(len(run.workers) for run in runs)
+    starts_s = codec_starts(codecs, elements, workers)
+    fit = Fit(runs, starts_s)
     values = fit.estimate()
     rng = np.random.default_rng(seed)
     draws = np.array([list(fit.estimate(rng).values()) for _ in range(_DRAWS)])
     shared = runs[0].engine in IN_MEMORY
-    elements, workers = max(run.elements_per_message() for run in runs), max(len(run.workers) for run in runs)
     return Calibration(
         values=values,
         covariance=np.atleast_2d(np.cov(draws.T)) + np.diag(fit.misfit(values) ** 2),
@@ -128,7 +129,7 @@ def calibrate(
         spread=fit.spread(values),
         slow=fit.slow,
         codecs=codec_costs(codecs, elements, workers),
-        codec_starts=codec_starts(codecs, elements, workers),
+        codec_starts=starts_s,
         sources=[_source(run) for run in runs],
         warnings=fit.warnings(values),
         date=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -78,7 +78,7 @@ def codec_costs(texts: Sequence[str], elements: int, workers: int = 2, rounds: i
         return {}
     codecs, side = _codecs(texts), _side(elements)
     with _engine(codecs) as engine:
-        measure = _exchanges(engine, (side, 2 * side), min(max(workers, 1), _MAX_WORKERS), rounds)
+        measure, _ = _exchanges(engine, (side, 2 * side), min(max(workers, 1), _MAX_WORKERS), rounds)
         # Codecs alternate, so that other load of the machine affects all of them.
         parts = [{(codec[0], size): measure(codec, size) for codec in codecs for size in (side, 2 * side)}
                  for _ in range(_REPEATS)]  # fmt: skip
@@ -96,8 +96,10 @@ def codec_starts(texts: Sequence[str], elements: int, workers: int = 2) -> dict[
     codecs, sides, found = _codecs(texts), (_side(elements),), defaultdict[str, list[float]](list)
     with _engine(codecs) as engine:
         for _, codec in itertools.product(range(_REPEATS), codecs):
-            exchange = _exchanges(engine, sides, min(max(workers, 1), _MAX_WORKERS), rounds=1)
+            exchange, actors = _exchanges(engine, sides, min(max(workers, 1), _MAX_WORKERS), rounds=1)
             found[codec[0]].append(exchange(codec, sides[0])[2])
+            for actor in actors:  # otherwise the processes of all measurements would be in memory until the last one
+                engine.kill(actor)
     plain_s = np.median(found[_PLAIN[0]])
     return {name: max(float(np.median(found[name]) - plain_s), 0.0) for name, _ in codecs[1:]}
 
@@ -126,10 +128,11 @@ def _of(choice: Choice) -> Coded:
 
 def _exchanges(
     engine: Local, sides: Sequence[int], workers: int, rounds: int
-) -> Callable[[Coded, int], tuple[float, float, float]]:
-    """Start a server for each size, and workers. Return a function that measures a codec.
+) -> tuple[Callable[[Coded, int], tuple[float, float, float]], list[Any]]:
+    """Start a server for each size, and workers. Return a function that measures a codec, and these actors.
 
-    It returns the median seconds of a worker's round, of the server's round for each message, and the seconds of all rounds.
+    The function returns the median seconds of a worker's round, of the server's round for each message, and the seconds of all
+    rounds.
     """
     senders = [engine.spawn(Sender, rank, name=f"worker {rank}") for rank in range(workers)]
     servers, groups = {}, {}
@@ -153,7 +156,7 @@ def _exchanges(
         )
         return worker_s, server_s / workers, float(updates.end_s.max() - min(calls.start_s.min() for calls in sent))
 
-    return measure
+    return measure, [*servers.values(), *senders]
 
 
 def _cost(sides: Sequence[int], seconds: Sequence[Any]) -> CodecCost:

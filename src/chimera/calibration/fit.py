@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -32,6 +33,7 @@ from chimera.calibration.estimates import (
 from chimera.calibration.measured_run import IN_MEMORY, Floats, MeasuredRun
 from chimera.calibration.stragglers import Stragglers, fit_stragglers
 from chimera.core.errors import ConfigurationError
+from chimera.training.plugin import label
 
 ROUND = "round"
 _ROUNDS_DRAWN = 4000
@@ -39,9 +41,15 @@ _LARGE_MISFIT = math.log(1.25)
 
 
 class Fit:
-    """The groups of calls of some runs, and the estimates from them."""
+    """The groups of calls of some runs, and the estimates from them.
 
-    def __init__(self, runs: Sequence[MeasuredRun]) -> None:
+    Parameters
+    ----------
+    runs : measured runs of one engine.
+    codec_starts : seconds that the start of a run with a codec takes longer, by name; they are no part of the estimates.
+    """
+
+    def __init__(self, runs: Sequence[MeasuredRun], codec_starts: Mapping[str, float] = MappingProxyType({})) -> None:
         self.runs = runs
         self.calls = [group for run in runs for group in call_groups(run)]
         self.batches = [group for run in runs for group in batch_groups(run)]
@@ -54,7 +62,9 @@ class Fit:
         self.stragglers = fit_stragglers(self.factors(whole), [each.work_s for each in whole])
         self.rounds = [_RunRounds(run, each.seconds, self.stragglers) for run, each in rounds if each is not None]
         self.transfers = [group for run in runs for group in transfer_groups(run)]
+        loads_s = np.array([codec_starts.get(label(run.files.plugin("codec")), 0.0) for run in runs])
         self.starts = np.array([(run.start_s(), run.serve_s()) for run in runs])
+        self.starts[:, 0] = np.maximum(self.starts[:, 0] - loads_s, self.starts[:, 1])
         self.evaluations = [_evaluations(run) for run in runs]
         self.slow: dict[str, float] = {}
         self.slow = slow_workers(self.batches, [self._batch_s(group, self.estimate()) for group in self.batches])

@@ -177,7 +177,7 @@ class MeasuredRun:
     def serve_s(self) -> float:
         """Return the seconds before the servers were constructed, a part of `start_s`; 0 without servers."""
         ends = [
-            calls.end_s.max() for (actor, name), calls in self.calls.items() if _is_server(actor) and name == "__init__"
+            calls.end_s.min() for (actor, name), calls in self.calls.items() if _is_server(actor) and name == "__init__"
         ]
         return min(float(max(ends, default=0.0)), self.start_s())
 
@@ -235,7 +235,8 @@ def until_received(calls: Calls, updates: Calls) -> Calls:
     """Return the calls of one worker without the work after the server had all results of their round.
 
     A worker continues for some microseconds after it has sent its result. If the result wakes the server on the worker's
-    processor, the call even lasts until the server has finished. This time would count twice in a round.
+    processor, the call even lasts until the server has finished. This time would count twice in a round. A call that starts
+    after the end of its update is unchanged: the trace lacks a call before it, so the update is that of another round.
 
     Parameters
     ----------
@@ -246,6 +247,7 @@ def until_received(calls: Calls, updates: Calls) -> Calls:
     received_s = (updates.end_s - updates.work_s)[:count]
     after_s = np.zeros(len(calls))
     after_s[:count] = np.clip(calls.end_s[:count] - received_s, 0.0, calls.work_s[:count])
+    after_s[:count][calls.start_s[:count] >= updates.end_s[:count]] = 0.0
     return replace(calls, work_s=calls.work_s - after_s, after_s=after_s)
 
 

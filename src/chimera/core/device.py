@@ -54,7 +54,9 @@ def page_lock(array: NDArray[Any], like: Any) -> None:
         return
     torch = namespace(like)
     driver, address = torch.cuda.cudart(), array.ctypes.data
-    if int(driver.cudaHostRegister(address, array.nbytes, 0)) == 0:
+    with torch.cuda.device(like.device):  # otherwise each process would get a context on the first GPU
+        locked = int(driver.cudaHostRegister(address, array.nbytes, 0)) == 0
+    if locked:
         weakref.finalize(array, driver.cudaHostUnregister, address).atexit = False
     else:
         with contextlib.suppress(RuntimeError):  # the next operation raises the error that CUDA keeps

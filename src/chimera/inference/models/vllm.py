@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,9 +20,13 @@ from chimera.inference.models.spec import MAX_AT_ONCE
 from chimera.inference.models.table import KINDS
 from chimera.models.instantiation import first_line
 
+_OLDEST = 0, 32
+_LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine computes in this process, and so ends with it
     "VLLM_HOST_IP": "127.0.0.1",  # its sockets listen on the loopback interface only
+    "GLOO_SOCKET_IFNAME": _LOOPBACK,  # the same for its libraries, whose default is the address of the host name
+    "NCCL_SOCKET_IFNAME": _LOOPBACK,
     "VLLM_NO_USAGE_STATS": "1",  # it sends nothing to its authors
 }
 
@@ -68,17 +74,24 @@ class Vllm(SampledModel):
         return replace(self, model=model, tokenizer=tokenizer, stamp=stamp)
 
     def load(self) -> VllmGenerator:
-        """Start an engine in this process, without any code or pickled weights of the model. It sets variables of vLLM."""
+        """Start an engine in this process, without any code or pickled weights of the model. It sets variables of vLLM.
+
+        Raises
+        ------
+        ConfigurationError : the release of vLLM is too old, or the model cannot be loaded.
+        """
         model = downloaded(self.model, self.revision)
         place = self.tokenizer_folder(model)
         os.environ.update(_ENVIRONMENT)
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+        import vllm
+
+        _check_release(vllm.__version__)
         from transformers import AutoTokenizer
-        from vllm import LLM
 
         try:
             tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
-            engine = LLM(
+            engine = vllm.LLM(
                 model=model,
                 tokenizer=place,
                 tokenizer_mode="hf",
@@ -111,23 +124,16 @@ class VllmGenerator(LanguageModel):
         self._engine, self._numbers = engine, itertools.count()
 
     def _generate(self, requests: list[Request]) -> list[list[int]]:
-        if any(request.emitter for request in requests):
-            return self._streamed(requests)
-        prompts = [{"prompt_token_ids": request.tokens} for request in requests]
-        options = [self._options(request.sampling, request.tokens) for request in requests]
-        found = self._engine.generate(prompts, options, use_tqdm=False) if requests else []
-        return [list(one.outputs[0].token_ids) for one in found]
+        """Return the new tokens, and emit texts after each step of the engine.
 
-    def _streamed(self, requests: list[Request]) -> list[list[int]]:
-        """Return the new tokens, and emit texts after each step of the engine."""
+        ``LLM.generate`` would leave its requests in the engine if a step fails, and the next call would return their answers.
+        """
         engine = self._engine.llm_engine
         running = {f"chimera-{next(self._numbers)}": index for index, _ in enumerate(requests)}
         found: list[list[int]] = [[] for _ in requests]
         try:
             for name, index in running.items():
-                request = requests[index]
-                options = self._options(request.sampling, request.tokens)
-                engine.add_request(name, {"prompt_token_ids": request.tokens}, options)
+                engine.add_request(name, {"prompt_token_ids": requests[index].tokens}, self._options(requests[index]))
             while engine.has_unfinished_requests():
                 for name, tokens in _progress(engine.step()):
                     found[running[name]] = tokens
@@ -139,20 +145,31 @@ class VllmGenerator(LanguageModel):
             raise
         return found
 
-    def _options(self, sampling: Sampling, tokens: list[int]) -> Any:
+    def _options(self, request: Request) -> Any:
         from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
 
+        sampling, whole = request.sampling, request.emitter is None
         return SamplingParams(
             max_tokens=sampling.max_new_tokens,
             temperature=float(sampling.temperature),
             top_k=sampling.top_k,
             top_p=float(sampling.top_p),
-            seed=query_seed(sampling.seed, tokens),
+            seed=query_seed(sampling.seed, request.tokens),
             stop=list(sampling.stop),
             stop_token_ids=sorted(self._ends),
             ignore_eos=True,  # no tokens but these
             detokenize=bool(sampling.stop),
+            output_kind=RequestOutputKind.FINAL_ONLY if whole else RequestOutputKind.CUMULATIVE,
         )
+
+
+def _check_release(version: str) -> None:
+    """Raise ConfigurationError if a release of vLLM is older than `_OLDEST`; builds without a number are accepted."""
+    number = re.match(r"(\d+)\.(\d+)", version)
+    if number and tuple(map(int, number.groups())) < _OLDEST:
+        oldest = ".".join(map(str, _OLDEST))
+        raise ConfigurationError(f"vLLM {version} is too old: install {oldest} or newer")
 
 
 def _progress(outputs: list[Any]) -> Iterator[tuple[str, list[int]]]:

@@ -92,6 +92,7 @@ class Job:
     _recent: RecentWork = field(default_factory=RecentWork)
     _units_per_query: float | None = None  # smoothed
     _slowest_s: float | None = None  # per query, of the slowest batch
+    _slowest_turn_s: float = 0.0  # per turn of queries that the model computes at once
 
     def __post_init__(self) -> None:
         self.key, self._at_once = key_of(self.accepted.model), queries_at_once(self.accepted.model)
@@ -169,11 +170,19 @@ class Job:
     def limit_s(self, batch: Batch) -> float:
         """Return the time limit in seconds of a batch, without loading the model."""
         kills = len(self.blamed.get(batch.number, ()))
-        return self.batch_timeout_s or default_limit_s(batch.count, self._slowest_s, kills)
+        if self.batch_timeout_s or self._slowest_s is None:
+            return self.batch_timeout_s or default_limit_s(batch.count, None, kills)
+        # A query may take as long as a batch of queries computed at once, and such a batch as long as its queries one by one.
+        turns = default_limit_s(self._turns(batch.count), self._slowest_turn_s)
+        return max(turns, default_limit_s(batch.count, self._slowest_s))
 
     def limit_loads(self, batch: Batch) -> float:
         """Return the minimum of this limit, as a multiple of the time to load the model."""
         return 0.0 if self.batch_timeout_s else default_loads(batch.count, self._slowest_s)
+
+    def _turns(self, count: int) -> int:
+        """Return how many times the model computes queries at once for so many queries."""
+        return math.ceil(count / self._at_once)
 
     def dispatched(self, batch: Batch, worker: str, at_s: float, *, cold: bool) -> None:
         """Note that a batch was dispatched; ``cold``: the worker has to load the model first."""
@@ -242,6 +251,7 @@ class Job:
             self.times.append((batch.count, seconds))
             self._recent.add(at_s, batch.count, units)
             self._slowest_s = max(self._slowest_s or 0.0, seconds / batch.count)
+            self._slowest_turn_s = max(self._slowest_turn_s, seconds / self._turns(batch.count))
             self.cost.observe(batch.count, seconds)
             self._units_per_query = smoothed(self._units_per_query, units / batch.count)
         self._end_if_complete(at_s)

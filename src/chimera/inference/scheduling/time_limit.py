@@ -19,8 +19,8 @@ def default_limit_s(count: int, slowest_s: float | None, kills: int = 0) -> floa
 
     Parameters
     ----------
-    count : number of its queries.
-    slowest_s : seconds per query of the job's slowest batch so far; None if no batch is finished.
+    count : number of its queries, or of turns of queries that the model computes at once.
+    slowest_s : seconds of each of these in the job's slowest batch so far; None if no batch is finished.
     kills : number of attempts that have failed.
     """
     if slowest_s is None:

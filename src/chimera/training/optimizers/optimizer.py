@@ -164,7 +164,9 @@ class FlatOptimizer:
         # The method without its wrappers, which import the compiler (a second in each new process) and call the profiler.
         self._step = inspect.unwrap(kind.step)
         options = checked_options(f"the optimizer {settings.name!r}", kind, settings.options, {"params": None})
-        if "fused" in inspect.signature(kind).parameters and "foreach" not in options:
+        # Some releases of torch have no fused Adagrad on GPUs, and raise an error in the first step.
+        has_kernel = not (self._on_device and kind is torch.optim.Adagrad)
+        if has_kernel and "fused" in inspect.signature(kind).parameters and "foreach" not in options:
             options.setdefault("fused", True)  # one pass over the vector instead of several
         try:
             self._optimizer = kind([self._parameter], **options)

@@ -58,7 +58,11 @@ class WorkerContext:
 
     @property
     def optimizer(self) -> Stepper:
-        """The worker's own optimizer of the global model."""
+        """The worker's own optimizer of the global model, on the device of the model unless an extension is `on_host`.
+
+        Read this property again for each step, after the last use of ``model.parameters()``: the reading moves the weights to
+        where the optimizer is.
+        """
         return self._learner._own_optimizer()
 
     def next_gradient(self) -> tuple[Any, Rejected | None]:
@@ -96,9 +100,11 @@ class WorkerExtension:
     Attributes
     ----------
     name : key of the state in checkpoints; `worker_extension` sets it.
+    on_host : whether the worker's optimizer is on the host, for an extension that reads the weights there in each step.
     """
 
     name: ClassVar[str] = ""
+    on_host: ClassVar[bool] = False
 
     def __init__(self, worker: WorkerContext) -> None:
         self.worker = worker
@@ -192,6 +198,11 @@ class Extensions:
                         f"the worker extension {kind.__name__} defines {call!r}, which the worker has already"
                     )
                 self._calls[call] = extension
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the worker's optimizer is on the host because of one of them."""
+        return any(extension.on_host for extension in self._extensions.values())
 
     def call(self, name: str) -> Any:
         """Return the method of an extension.

@@ -117,6 +117,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         self._tally = Tally()
         self._own: Flat | None = None  # the worker's gradient before the all-reduce; kept after the first repeated step
         self._extensions = Extensions(extensions, WorkerContext(self))
+        self._stepped = model if self._extensions.on_host else self._replica
 
     def __getattr__(self, name: str) -> Any:
         """Return a method of a worker extension."""
@@ -192,7 +193,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         optimizer = self._own_optimizer()
         rejected = []
         for _ in range(steps):
-            gradient, own = self._next_gradient(self._replica) if group is None else self._mean_gradient(group)
+            gradient, own = self._next_gradient(self._stepped) if group is None else self._mean_gradient(group)
             if own is not None:
                 if group is None:
                     raise NonFiniteError(f"{own}: {ADVICE}")
@@ -299,9 +300,8 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         return self._gradients.next(model, self._step)
 
     def _own_optimizer(self) -> Stepper:
-        flat = (
-            self._replica.parameters()
-        )  # read each time, so that the current vector is where the optimizer updates it
+        # Read each time, so that the current vector is where the optimizer updates it.
+        flat = self._stepped.parameters()
         if self._optimizer is None:
             self._optimizer = self._optimizer_settings.stepper(flat)
         return self._optimizer
