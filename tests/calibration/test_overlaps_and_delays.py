@@ -1,4 +1,4 @@
-"""Work after a result was received, late starts, and times that a prediction adds at the start of a run."""
+"""Work after a result was received, delayed starts, and times that a prediction adds at the start of a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def calls_of(start_s, work_s) -> Calls:
 
 
 def prolonged(run: MeasuredRun, seconds: float) -> MeasuredRun:
-    """Let the calls of worker 0 last longer, without any effect on the server."""
+    """Lengthen the calls of worker 0, without any effect on the server."""
     key = "worker 0", "gradient"
     calls = run.calls[key]
     longer = replace(calls, end_s=calls.end_s + seconds, work_s=calls.work_s + seconds)

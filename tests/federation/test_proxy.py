@@ -112,12 +112,12 @@ def test_the_connection_that_reached_the_proxy_carries_the_connection_to_the_hub
     ("answer", "reason"),
     [
         (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "the status 407"),
-        (b"", "no answer"),
-        (b"HTTP/1.1 200 OK\r\n", "no answer"),
-        (b"SSH-2.0-OpenSSH\r\n\r\n", "no answer of HTTP"),
-        (b"HTTP/1.1 \r\n\r\n", "no answer of HTTP"),
+        (b"", "without an answer"),
+        (b"HTTP/1.1 200 OK\r\n", "without an answer"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "is not HTTP"),
+        (b"HTTP/1.1 \r\n\r\n", "is not HTTP"),
         (b"HTTP/1.1 200 OK\r\n\r\nmore", "bytes after its answer"),
-        (b"x" * (1 << 15), "no answer of HTTP"),
+        (b"x" * (1 << 15), "is not HTTP"),
     ],
     ids=["refused", "closed", "half", "no HTTP", "no status", "more", "too long"],
 )

@@ -94,7 +94,7 @@ def test_calls_after_an_interrupted_call_start_together() -> None:
     assert started == [[second, third]]
 
 
-def test_a_proxy_that_does_not_answer_is_left_in_time() -> None:
+def test_the_connection_to_a_proxy_that_does_not_answer_is_closed_in_time() -> None:
     dialler = object.__new__(Dialler)
     dialler._hub = "hub.example.org:443"
     with socket.create_server(("127.0.0.1", 0)) as proxy:

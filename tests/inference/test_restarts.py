@@ -183,7 +183,7 @@ def test_a_process_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None
         process.start()
     until(lambda: process.check(said.append) or len(said) == SHORT_RUNS - 1)
     assert said[0].startswith("w0 cannot be started: ")
-    assert said[0].endswith("; it is tried again after 0.2 s")
+    assert said[0].endswith("; the next attempt is in 0.2 s")
     (row,) = FailingProcesses(folder.failing).states().values()
     assert row.state == f"fails: {said[-1].removeprefix('w0 ')}"
     (folder.path / "logs").unlink()

@@ -271,7 +271,7 @@ def opened(folder: Path) -> list[str]:
     return [each for each in found if each.startswith(f"{folder.resolve()}/") and each.endswith(".txt")]
 
 
-def test_a_reader_that_is_closed_while_another_thread_reads_delays_nobody_and_keeps_no_file(tmp_path: Path) -> None:
+def test_closing_a_reader_waits_for_no_other_thread_and_keeps_no_file_open(tmp_path: Path) -> None:
     files, lines = written(tmp_path, 30)
     reader = FileQueries(files)
     assert reader.read(0, 10) == lines[:10]

@@ -32,9 +32,9 @@ PROMPTS = [f"w{n} w{2 * n} w{3 * n}" for n in range(1, 9)]
 
 
 def with_engine(test: Any) -> Any:
-    """Mark a test that computes by vLLM; the engine takes some ten seconds to start."""
+    """Mark a test that computes with vLLM; the engine takes about ten seconds to start."""
     missing = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: pip install vllm")
-    return pytest.mark.long(missing(pytest.mark.filterwarnings("ignore")(test)))  # the library warns of its own code
+    return pytest.mark.long(missing(pytest.mark.filterwarnings("ignore")(test)))  # the library warns about its own code
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,7 @@ def test_an_id_needs_a_revision_and_an_adapter_is_no_model(tmp_path: Path) -> No
 
 
 class Engine:
-    """Answers each prompt with its first token, twice, in two steps; steps may fail. It is the `LLM` and its ``llm_engine``."""
+    """Answers each prompt with its first token, twice, in two steps; steps may fail. It is `LLM` and ``llm_engine`` in one."""
 
     model_config = SimpleNamespace(max_model_len=100)
 
@@ -118,7 +118,7 @@ class Words:
 
 
 def library(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    """Put a module with the names of vLLM that requests need in place of it."""
+    """Replace vLLM by a module with the names that requests need."""
     kinds = SimpleNamespace(FINAL_ONLY="final", CUMULATIVE="so far")
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__=version, SamplingParams=SimpleNamespace))
     monkeypatch.setitem(sys.modules, "vllm.sampling_params", SimpleNamespace(RequestOutputKind=kinds))

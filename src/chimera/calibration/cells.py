@@ -97,7 +97,8 @@ class Rounds:
     ----------
     seconds : seconds of each round, shape (rounds,).
     work_s : seconds of the workers' calls and of their delays, shape (rounds, workers). The delay of a call is the time from
-        the last update to the start of the work, without the median. A message or a processor was late.
+        the last update to the start of the work, minus the median of these times. The message was slow,
+        or the processor busy.
     """
 
     seconds: Floats

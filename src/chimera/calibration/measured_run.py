@@ -126,7 +126,7 @@ class MeasuredRun:
 
     @property
     def has_servers(self) -> bool:
-        """Whether it has parameter servers."""
+        """Whether the run has parameter servers."""
         return any(_is_server(actor) for actor, _ in self.calls)
 
     def elements_per_update(self) -> float:
@@ -175,7 +175,7 @@ class MeasuredRun:
         return max(float(self.round_ends()[WARM_UP] - (WARM_UP + 1) * np.median(rounds_s)), 0.0)
 
     def serve_s(self) -> float:
-        """Return the seconds before the servers were constructed, a part of `start_s`; 0 without servers."""
+        """Return the seconds until the servers were constructed, a part of `start_s`; 0 without servers."""
         ends = [
             calls.end_s.min() for (actor, name), calls in self.calls.items() if _is_server(actor) and name == "__init__"
         ]

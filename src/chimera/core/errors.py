@@ -34,13 +34,13 @@ class UnknownNameError(ConfigurationError):
 
 
 class MissingExtraError(ConfigurationError, ImportError):
-    """A plug-in whose library is not installed; the message says what installs it.
+    """A plug-in whose library is not installed; the message names the command that installs it.
 
     Parameters
     ----------
     what : what needs the library.
     module : the missing module.
-    extra : the extra of the distribution that installs it; None: its own distribution has the name of the module.
+    extra : the extra of Chimera that installs the module; None: the module's distribution has the name of the module.
     """
 
     def __init__(self, what: str, module: str, extra: str | None) -> None:

@@ -42,7 +42,7 @@ class Entry(Generic[T]):
     name : the name that users write.
     factory : a class or a function with keyword options that creates the plug-in.
     requires : the top-level module that it needs beyond the base installation; None if there is none.
-    extra : the extra of the distribution that installs that module; None if the user installs it by its own name.
+    extra : the extra of the distribution that installs that module; None if the distribution has the name of the module.
     preload : modules that it always needs and that take long to import.
     distribution : name and version of the distribution that it comes from; empty if it is Chimera.
     """

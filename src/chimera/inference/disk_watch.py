@@ -16,7 +16,7 @@ _MISSING = (
 
 
 class DiskWatch:
-    """Checks of the disk and the folder of processes of a machine, and of the journal in it. They may warn.
+    """Checks of the disk and the folder of processes of a machine, and of the journal in it. They may show a warning.
 
     Parameters
     ----------

@@ -65,7 +65,7 @@ def is_reference(path: str) -> bool:
 def read_unchanged(file: InputFile) -> Iterator[Any]:
     """Yield the queries in a file; raise as `check_unchanged` and `read` do.
 
-    A local file that is deleted or replaced meanwhile is read to its end. One that is written to is an error.
+    A local file that is deleted or replaced meanwhile is read to its end. A file that is written to is an error.
 
     Raises
     ------

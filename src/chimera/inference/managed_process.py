@@ -123,7 +123,7 @@ class ManagedProcess:
         try:
             self.start()
         except UnavailableError as error:
-            again = f"{error}; it is tried again after {self._pause.pause_s:g} s"
+            again = f"{error}; the next attempt is in {self._pause.pause_s:g} s"
             notify(again)
             if self._pause.short_runs >= SHORT_RUNS:
                 self._fails = True

@@ -53,7 +53,10 @@ class Member(Struct, frozen=True):
     start: str = ""
 
     def heartbeat_age_s(self, now_s: float | None = None) -> float:
-        """Return the seconds since its last heartbeat. One that lies ahead, because the clock was set back, is as old."""
+        """Return the seconds since its last heartbeat.
+
+        A heartbeat in the future counts as equally old: the clock was set back.
+        """
         return abs((time.time() if now_s is None else now_s) - self.beat_at_s)
 
 

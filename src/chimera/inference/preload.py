@@ -25,7 +25,7 @@ def awaited(preload: str) -> list[str]:
 
 
 def check_exist(modules: Sequence[str]) -> None:
-    """Check that workers, whose import path begins with the current folder, find modules. Import neither them nor packages.
+    """Check that workers find modules; their import path begins with the current folder. Import no modules and no packages.
 
     Raises
     ------
@@ -39,13 +39,13 @@ def check_exist(modules: Sequence[str]) -> None:
 
 
 def _exists(name: str) -> bool:
-    """Return whether a module exists as a file, or in a file of its package. A module that its package creates does not."""
+    """Return whether a module exists as a file, or in a file of its package. One that its package creates counts as missing."""
     folders: Sequence[str] | None = None
     try:
         for part in name.split("."):
             found = (
                 _top(part) if folders is None else PathFinder.find_spec(part, folders)
-            )  # `whole` would need its parent
+            )  # `find_spec` would import the parent
             if found is None:
                 return False
             folders = list(found.submodule_search_locations or ())

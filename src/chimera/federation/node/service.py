@@ -103,7 +103,7 @@ class Service:
         requester = Requester(request.requester, request.fingerprint)
         read: Body = body
         with contextlib.suppress(ChimeraError):  # the gate or the host reports that the body cannot be read
-            read = read_body(body)  # once, so the actor gets what the gate has decided about
+            read = read_body(body)  # once, so the actor gets the content that the gate has checked
         call = self._reader.read(request.run, request.number, actor, method, read)
         decision = self._gate.request(requester, call)
         if isinstance(decision, Held | Later):

@@ -79,7 +79,7 @@ class FileQueries:
             return [None] * count
 
     def close(self) -> None:
-        """Close the open file, for ever. This does not wait for a reader in another thread: it closes the file then."""
+        """Close the open file permanently. Do not wait for a reader in another thread: that thread then closes the file."""
         self._has_ended = True
         self._close_after_end()
 

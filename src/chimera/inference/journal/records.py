@@ -198,7 +198,7 @@ BY_USER = "cancelled"
 
 
 class Cancelled(Struct, frozen=True, tag=True):
-    """A job was cancelled; its results so far are kept. ``why`` is the reason. It has failed, if that is not `BY_USER`."""
+    """A job was cancelled; its results so far are kept. ``why`` is the reason. The job has failed unless it is `BY_USER`."""
 
     job: str
     why: str

@@ -1,4 +1,4 @@
-"""What the scheduler reads in a model's table."""
+"""The values of a model's table that the scheduler reads."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _ENVIRONMENT = {
     "VLLM_HOST_IP": "127.0.0.1",  # its sockets listen on the loopback interface only
     "GLOO_SOCKET_IFNAME": _LOOPBACK,  # the same for its libraries, whose default is the address of the host name
     "NCCL_SOCKET_IFNAME": _LOOPBACK,
-    "VLLM_NO_USAGE_STATS": "1",  # it sends nothing to its authors
+    "VLLM_NO_USAGE_STATS": "1",  # vLLM sends no usage statistics
 }
 
 
@@ -39,9 +39,9 @@ class Vllm(SampledModel):
     Parameters
     ----------
     model, tokenizer, revision, max_new_tokens, temperature, top_k, top_p, seed, dtype, stamp : see `SampledModel`.
-    max_num_seqs : maximum number of queries that are computed at once. A batch has at least so many if they wait.
-    max_model_len : maximum number of tokens of a prompt and its answer; default: that of the model. The cache must have room.
-    gpu_memory_utilization : part of a GPU's memory that the engine takes for weights and cache.
+    max_num_seqs : maximum number of queries that are computed at once. A batch has at least so many queries if they wait.
+    max_model_len : maximum number of tokens of a prompt and its answer; default: that of the model. It must fit the cache.
+    gpu_memory_utilization : share of a GPU's memory that the engine takes for weights and cache.
     enforce_eager : whether to compute without compiled graphs. The model then loads sooner, and computes more slowly on a GPU.
     """
 
@@ -74,7 +74,7 @@ class Vllm(SampledModel):
         return replace(self, model=model, tokenizer=tokenizer, stamp=stamp)
 
     def load(self) -> VllmGenerator:
-        """Start an engine in this process, without any code or pickled weights of the model. It sets variables of vLLM.
+        """Start an engine in this process, without any code or pickled weights of the model. Set environment variables of vLLM.
 
         Raises
         ------
@@ -158,7 +158,7 @@ class VllmGenerator(LanguageModel):
             seed=query_seed(sampling.seed, request.tokens),
             stop=list(sampling.stop),
             stop_token_ids=sorted(self._ends),
-            ignore_eos=True,  # no tokens but these
+            ignore_eos=True,  # only these tokens end an answer
             detokenize=bool(sampling.stop),
             output_kind=RequestOutputKind.FINAL_ONLY if whole else RequestOutputKind.CUMULATIVE,
         )
@@ -179,7 +179,7 @@ def _progress(outputs: list[Any]) -> Iterator[tuple[str, list[int]]]:
 
 
 def _settings(model: str) -> Any:
-    """Return the settings for generation of a model, whose special tokens count."""
+    """Return a model's settings for generation; only their special tokens are used."""
     from transformers import AutoConfig, GenerationConfig
 
     if (Path(model) / "generation_config.json").is_file():

@@ -16,7 +16,7 @@ _MAX_CHARACTERS = 40
 
 @cache
 def own_versions() -> dict[str, str]:
-    """Return the version of Chimera, and those of the installed libraries that compute answers, as on each CPU and GPU."""
+    """Return the versions of Chimera and of the installed libraries that compute answers, without suffixes for CPU or GPU."""
     found = {CHIMERA: __version__}
     for name in _LIBRARIES:
         try:

@@ -60,8 +60,8 @@ class WorkerContext:
     def optimizer(self) -> Stepper:
         """The worker's own optimizer of the global model, on the device of the model unless an extension is `on_host`.
 
-        Read this property again for each step, after the last use of ``model.parameters()``: the reading moves the weights to
-        where the optimizer is.
+        Read this property again for each step, after the last use of ``model.parameters()``: reading it moves the weights to
+        the device of the optimizer.
         """
         return self._learner._own_optimizer()
 

@@ -108,7 +108,7 @@ class Dialler:
     async def open(self, reached: socket.socket) -> Any:
         """Return a WebSocket connection over a TCP connection to the hub or to a proxy.
 
-        Through a proxy that speaks TLS or SOCKS, the library opens another connection.
+        For a proxy with TLS or SOCKS, the library opens another connection.
         """
         from websockets.asyncio.client import connect
 
@@ -129,7 +129,7 @@ class Dialler:
         )  # fmt: skip
 
     async def _through(self, reached: socket.socket, proxy: str, limit_s: float) -> None:
-        """Let the proxy connect this connection to the hub; close it if the proxy does not."""
+        """Ask the proxy to connect this connection to the hub; close it if the proxy does not do so."""
         try:
             async with asyncio.timeout(limit_s):
                 await pass_through(reached, proxy, self._hub)

@@ -23,7 +23,7 @@ def proxy_for(url: str) -> str | None:
 
 
 async def pass_through(reached: socket.socket, proxy: str, to: str) -> None:
-    """Let a proxy connect an open TCP connection to an address. The next bytes in both directions are those of the address.
+    """Ask a proxy to connect an open TCP connection to an address. Later bytes are exchanged with that address.
 
     Parameters
     ----------
@@ -42,16 +42,16 @@ async def pass_through(reached: socket.socket, proxy: str, to: str) -> None:
         data = await loop.sock_recv(reached, _MAX_HEAD_BYTES)
         head += data
         if not data:
-            raise ConnectionError("the proxy gave no answer to CONNECT")
+            raise ConnectionError("the proxy closed the connection without an answer to CONNECT")
         if len(head) > _MAX_HEAD_BYTES:
-            raise ConnectionError("the proxy sends no answer of HTTP")
+            raise ConnectionError("the answer of the proxy is not HTTP")
     line, _, _ = head.partition(b"\r\n")
     version, _, status = line.partition(b" ")
     if not version.startswith(b"HTTP/1.") or not status[:3].isdigit():
-        raise ConnectionError("the proxy sends no answer of HTTP")
+        raise ConnectionError("the answer of the proxy is not HTTP")
     if not status.startswith(b"2"):
         raise ConnectionError(f"the proxy refuses CONNECT with the status {status[:3].decode()}")
-    if not head.endswith(b"\r\n\r\n"):  # a hub sends nothing before the greeting of TLS
+    if not head.endswith(b"\r\n\r\n"):  # a hub sends nothing before the TLS handshake
         raise ConnectionError("the proxy sent bytes after its answer to CONNECT")
 
 

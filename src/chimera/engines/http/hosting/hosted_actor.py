@@ -29,7 +29,7 @@ class Reply(NamedTuple):
 
     Attributes
     ----------
-    samples : rows of data that a call has read which returned a value; None for all other replies.
+    samples : number of rows of data that a call has read, if the call returned a value; None for all other replies.
     """
 
     status: int
