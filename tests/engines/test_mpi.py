@@ -20,6 +20,7 @@ from safetensors.numpy import load_file
 import chimera
 import mpi_kit
 from chimera.cli.ranks import enter_job
+from chimera.cli.start import print_warning
 from chimera.core.errors import ConfigurationError
 from chimera.engines.mpi_launch import Launch, launch_of
 
@@ -119,6 +120,11 @@ chimera.cli.start.main()
     rank = os.environ | {"PMI_RANK": "1", "PMI_SIZE": "2", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", program], env=rank, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (code, text)
+
+
+def test_a_warning_without_stderr_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", None)
+    print_warning("slow")
 
 
 def test_without_a_launcher_the_error_shows_what_to_type() -> None:

@@ -42,7 +42,8 @@ def test_members_join_beat_and_leave(tmp_path: Path) -> None:
     assert worker.address == "http://127.0.0.1:1"
     assert before_s <= worker.beat_at_s <= time.time()
     assert worker.heartbeat_age_s(worker.beat_at_s + 2.5) == 2.5
-    assert worker.heartbeat_age_s(worker.beat_at_s - 3600.0) == 3600.0  # the clock was set back, and no heartbeat followed
+    # The clock was set back, and no heartbeat followed.
+    assert worker.heartbeat_age_s(worker.beat_at_s - 3600.0) == 3600.0
     assert here.beat("c0", role="coordinator", state="leads", epoch=3)
     (leader, *_) = there.members()
     assert (leader.role, leader.state, leader.epoch, leader.address) == ("coordinator", "leads", 3, standby.address)

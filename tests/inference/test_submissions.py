@@ -265,6 +265,22 @@ def test_a_file_that_cannot_be_opened_because_of_a_limit_is_read_later(tmp_path:
     assert reader.read(0, 10) == lines[:10]
 
 
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), MemoryError()], ids=["import", "memory"])
+def test_an_error_of_the_system_ends_no_thread_that_sends_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(_: InputFile) -> Any:
+        raise error
+
+    files, lines = written(tmp_path, 30)
+    reader = FileQueries(files)
+    with monkeypatch.context() as short:
+        short.setattr("chimera.inference.input_files.check_unchanged", fail)
+        with pytest.raises(UnavailableError, match=r"0\.txt cannot be read now"):
+            reader.read(0, 10)
+    assert reader.read(0, 10) == lines[:10]
+
+
 def opened(folder: Path) -> list[str]:
     """Return the text files of a folder that this process has open."""
     found = [os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()]

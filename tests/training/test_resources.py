@@ -26,6 +26,7 @@ from chimera.training.experiment.experiment import Experiment
 from chimera.training.experiment.resources import resources_of
 from chimera.training.messages.rejection import Rejected
 from chimera.training.optimizers.optimizer import OptimizerSettings
+from chimera.training.worker.extension import WorkerExtension
 from chimera.training.worker.learner import Learner
 from fake_device import DEVICES, NAME, on_each_device
 from training.conftest import Fit
@@ -279,6 +280,43 @@ def test_a_step_copies_as_few_vectors_as_its_strategy_needs(
         run = fit(f"run-{rounds}", **options, rounds=rounds)
         counts.append(vectors.count(sum(each.numel() for each in run.model.parameters())))
     assert counts[1] - counts[0] == 10 * copies * workers
+
+
+class Pulling(WorkerExtension):
+    """Keeps optimizer and weights over a step, as before optimizers were on devices."""
+
+    def pull(self) -> None:
+        optimizer, flat = self.worker.optimizer, self.worker.model.parameters()
+        gradient, _ = self.worker.next_gradient()
+        optimizer.step(gradient, self.worker.step)
+        flat *= np.float32(0.5)
+        self.worker.step += 1
+
+
+@on_each_device
+def test_an_extension_that_keeps_the_weights_over_a_step_loses_no_update(device: str) -> None:
+    here, there = (learner(where, optimizer=ADAM, extensions=[Pulling]) for where in (None, device))
+    for one in (here, there):
+        one._model.module[1].p = 0.0  # type: ignore[attr-defined]
+        for _ in range(3):
+            one.pull()
+    np.testing.assert_allclose(there.weights().arrays[0], here.weights().arrays[0], rtol=1e-4, atol=1e-4)
+
+
+@on_each_device
+@pytest.mark.parametrize(
+    "optimizer", [ADAM, OptimizerSettings("sgd", {"lr": 0.1, "momentum": 0.9})], ids=["adam", "momentum"]
+)
+def test_a_replica_of_the_host_continues_on_a_device_and_back(device: str, optimizer: OptimizerSettings) -> None:
+    whole, first, second, third = (learner(where, optimizer=optimizer) for where in (None, None, device, None))
+    for one in (whole, first, second, third):
+        one._model.module[1].p = 0.0  # type: ignore[attr-defined]
+    whole.train(6)
+    first.train(2)
+    for before, after in ((first, second), (second, third)):
+        after.restore(before.state())
+        after.train(2)
+    np.testing.assert_allclose(third.weights().arrays[0], whole.weights().arrays[0], rtol=1e-4, atol=1e-4)
 
 
 @on_each_device

@@ -116,6 +116,7 @@ def calibrate(
     if len(engines := sorted({run.engine for run in runs})) > 1:
         raise ConfigurationError(f"the runs used different engines ({', '.join(engines)}): calibrate each on its own")
     elements, workers = max(run.elements_per_message() for run in runs), max(len(run.workers) for run in runs)
+    Fit(runs)  # raises an error before the measurements, which take long
     starts_s = codec_starts(codecs, elements, workers)
     fit = Fit(runs, starts_s)
     values = fit.estimate()

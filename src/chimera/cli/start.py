@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import sys
 import warnings
@@ -16,7 +17,9 @@ from chimera.engines.mpi_launch import launch_of
 
 def print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     """Print a warning as one line on stderr, without the source line that raised it."""
-    sys.stderr.write(f"warning: {message}\n")
+    if sys.stderr is not None:  # it is closed, as by a service: 2>&-
+        with contextlib.suppress(OSError):  # a full disk: as without this function, the warning is lost
+            sys.stderr.write(f"warning: {message}\n")
 
 
 def main() -> None:

@@ -52,15 +52,20 @@ def page_lock(array: NDArray[Any], like: Any) -> None:
     """Page-lock an array while it exists, if ``like`` is on a GPU. Without effect if the array is small or CUDA refuses."""
     if on_host(like) or like.device.type != "cuda" or array.nbytes < _LOCKED_BYTES:
         return
-    torch = namespace(like)
-    driver, address = torch.cuda.cudart(), array.ctypes.data
+    torch, address = namespace(like), array.ctypes.data
     with torch.cuda.device(like.device):  # otherwise each process would get a context on the first GPU
-        locked = int(driver.cudaHostRegister(address, array.nbytes, 0)) == 0
+        locked = int(torch.cuda.cudart().cudaHostRegister(address, array.nbytes, 0)) == 0
     if locked:
-        weakref.finalize(array, driver.cudaHostUnregister, address).atexit = False
+        weakref.finalize(array, _unlock, address, like.device).atexit = False
     else:
         with contextlib.suppress(RuntimeError):  # the next operation raises the error that CUDA keeps
             torch.zeros(1, device=like.device)
+
+
+def _unlock(address: int, device: Any) -> None:
+    torch = importlib.import_module("torch")
+    with torch.cuda.device(device):
+        torch.cuda.cudart().cudaHostUnregister(address)
 
 
 def arange(size: int, like: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
+from typing import Any
 
 from chimera.core.printable import printable
 from chimera.version import __version__
@@ -20,10 +21,11 @@ def own_versions() -> dict[str, str]:
     found = {CHIMERA: __version__}
     for name in _LIBRARIES:
         try:
-            version: str | None = metadata.version(name)
-        except (metadata.PackageNotFoundError, KeyError, ValueError):
+            known: Any = metadata.metadata(name)
+            version = str(known.get("Version", ""))  # an interrupted installation has none
+        except (metadata.PackageNotFoundError, ValueError, OSError):  # not installed, not UTF-8, or not readable
             continue
-        if version:  # an interrupted installation has none
+        if version:
             found[name] = version.partition("+")[0][:_MAX_CHARACTERS]
     return found
 

@@ -58,10 +58,10 @@ class WorkerContext:
 
     @property
     def optimizer(self) -> Stepper:
-        """The worker's own optimizer of the global model, on the device of the model unless an extension is `on_host`.
+        """The worker's own optimizer of the global model, on the host if an extension is `on_host`, else on the model's device.
 
-        Read this property again for each step, after the last use of ``model.parameters()``: reading it moves the weights to
-        the device of the optimizer.
+        If it is not on the host, read this property again for each step, after the last use of ``model.parameters()``, and the
+        parameters again after it: each reading moves the weights.
         """
         return self._learner._own_optimizer()
 
@@ -100,11 +100,12 @@ class WorkerExtension:
     Attributes
     ----------
     name : key of the state in checkpoints; `worker_extension` sets it.
-    on_host : whether the worker's optimizer is on the host, for an extension that reads the weights there in each step.
+    on_host : whether the worker's optimizer is on the host, where an extension may keep ``model.parameters()`` over a step. An
+        extension that reads the weights after the step only, or not at all, sets it to False.
     """
 
     name: ClassVar[str] = ""
-    on_host: ClassVar[bool] = False
+    on_host: ClassVar[bool] = True
 
     def __init__(self, worker: WorkerContext) -> None:
         self.worker = worker

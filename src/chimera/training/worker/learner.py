@@ -116,8 +116,10 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         self._step = 0
         self._tally = Tally()
         self._own: Flat | None = None  # the worker's gradient before the all-reduce; kept after the first repeated step
+        self._stepped: Any = model  # already while extensions are created
         self._extensions = Extensions(extensions, WorkerContext(self))
-        self._stepped = model if self._extensions.on_host else self._replica
+        if not self._extensions.on_host:
+            self._stepped = self._replica
 
     def __getattr__(self, name: str) -> Any:
         """Return a method of a worker extension."""

@@ -35,6 +35,7 @@ class PartialSum:
 class ChunkedSum(WorkerExtension):
     """The calls that sum gradients of workers message by message. A rejected gradient counts as zero."""
 
+    on_host = False
     _summing: PartialSum
 
     def contribute(self, parts: int, part: int | None = None) -> Encoded | None:

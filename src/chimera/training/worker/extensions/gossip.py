@@ -44,7 +44,6 @@ class Memory:
 class Gossip(WorkerExtension):
     """The calls of decentralised strategies: a worker exchanges models with its neighbours. Vectors are on the host."""
 
-    on_host = True
     _gossip: Memory | None = None
     _kept_streams: Mapping[str, State] = {}  # restored states of codecs that are not created yet
     _sent: Flat | None = None  # the change of this worker's public copy by its last message
