@@ -12,8 +12,9 @@ from typing import NamedTuple
 _MODULES = {
     "chimera.inference.coordinator_process": "coordinator",
     "chimera.inference.worker.process": "worker",
-    "chimera.inference.worker.compute_process": "compute",
+    "chimera.inference.worker.fork_server": "compute",  # forked processes keep the command of their server
 }
+ROLES = ("supervisor", *_MODULES.values())
 _MIB = 1 << 20
 
 
@@ -62,7 +63,7 @@ class Census(NamedTuple):
             "shared": self.shared,
             "processes": len(self.processes),
         }
-        for role in ("supervisor", *_MODULES.values()):
+        for role in ROLES:
             own = [one for one in self.processes if one.role == role]
             found[f"{role} MiB"] = max((one.memory_mib for one in own), default=0.0)
             found[f"{role} threads"] = max((one.threads for one in own), default=0)

@@ -24,7 +24,7 @@ from tests.disk_kit import fill, small_disk
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.journal.sqlite import SqliteJournal
 from chimera.inference.membership import Members
-from inference.census import Census, census, children_of, left_of
+from inference.census import ROLES, Census, census, children_of, left_of
 from inference.journal_kit import committed_once
 from inference.running import RunningCluster, cluster, until
 from inference.users import SERVED, Users, patiently, settled
@@ -193,6 +193,7 @@ def _endure(running: RunningCluster, faults: Faults, users: Users, journal: Sqli
 def hold_bounds(first: Sequence[Census], second: Sequence[Census]) -> None:
     """Hold that the second half took no more than the first one, nor a calm coordinator at its end than at its begin."""
     before, after = largest(first), largest(second)
+    assert all(figures[f"{role} MiB"] for figures in (before, after) for role in ROLES), "the census lacks a role"
     for what in before:
         times, more = MARGINS.get(what.split()[1] if " " in what else "", FOLDER_MARGIN)
         times, more = FOLDER_MARGIN if what.startswith("journal") else (times, more)

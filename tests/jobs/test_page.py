@@ -62,7 +62,10 @@ def test_a_browser_shows_jobs_workers_and_curves(browser: str, tmp_path: Path) -
 @pytest.mark.long
 @pytest.mark.parametrize("browser", BROWSERS)
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_nothing_is_shown_without_the_token(browser: str, host: str, tmp_path: Path) -> None:
+def test_nothing_is_shown_without_the_token(
+    browser: str, host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHIMERA_INSECURE", "1")  # tokens in clear text beyond loopback
     with running(tmp_path / "cluster", page=True, host=host) as cluster:
         address = f"http://127.0.0.1:{cluster.folder.options().port}"
         for token in ("", "wrong"):
