@@ -159,7 +159,7 @@ def test_the_cluster_of_another_user_is_refused_with_one_line(words: list[str], 
     obeys = [] if os.geteuid() else ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
     obeys += [] if os.geteuid() else ["--inh-caps=-dac_override,-dac_read_search"]
     if obeys and shutil.which(obeys[0]) is None:
-        pytest.skip("root ignores modes of files: needs the command setpriv, or another user")
+        pytest.skip("root ignores modes of files: install setpriv (apt install util-linux), or run as another user")
     command = [*obeys, sys.executable, "-m", "chimera", "infer", *words, "--cluster", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, check=False, text=True)
     reached = name == "lock" or words != ["down"]
