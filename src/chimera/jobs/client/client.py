@@ -83,7 +83,7 @@ class Client(WebClient):
         """
         manifest = submission.manifest
         if manifest:
-            missing = self.request_json("POST", "/missing", _body(manifest=manifest), content_type=_JSON)["files"]
+            missing = self.request_json("POST", "/files/missing", _body(manifest=manifest), content_type=_JSON)["files"]
             paths = {file.sha256: sources[path] for path, file in manifest.items()}
             for file in missing:
                 self._upload(paths[file["sha256"]], f"/files/{file['sha256']}/{file['size']}")

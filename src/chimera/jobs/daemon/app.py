@@ -71,7 +71,7 @@ def jobs_router(daemon: Daemon, followers: Followers) -> APIRouter:
         return answer(request, {"rows": await in_thread(daemon.rows)})
 
     @router.post(
-        "/missing",
+        "/files/missing",  # as "/missing" it would be the path of a job, too
         **documented(
             "The contents of a manifest (the files of a job by path) that are not uploaded yet.", body=_ANY, answer=_ANY,
             example={"manifest": {"mine.py": {"sha256": "2c26b46b...", "size": 3}}}, answer_example={"files": []},
