@@ -442,7 +442,7 @@ def test_answers_of_any_lawful_form_are_understood(answer: bytes) -> None:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (b"\x16\x03\x01 what\r\n\r\n", "no answer of HTTP"),
+        (b"\x16\x03\x01 what\r\n\r\n", "answer is not HTTP"),
         (http(b"<html>", kind="text/html"), "text/html"),
         (http(b"{"), "cannot be read"),
         (http(b"[1]"), "no JSON object"),

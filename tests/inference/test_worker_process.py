@@ -223,7 +223,7 @@ def test_a_link_tells_silence_from_death_and_from_what_is_no_worker() -> None:
     head = "HTTP/1.1 {}\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
     for told, kind, said in (
         (head.format("200 OK"), Unreachable, "cut off"),
-        ("SSH-2.0\r\n", Unreachable, "no answer of HTTP"),
+        ("SSH-2.0\r\n", Unreachable, "answer is not HTTP"),
         (head.format("200 OK") + "{}", RunError, "invalid answer"),
         (head.format("404 Not Found") + "{}", RunError, "answered 404"),
     ):

@@ -1,4 +1,4 @@
-"""Checks of losses on the first batch: sums over its rows, `nll` of other outputs; and losses that must not cause errors."""
+"""Checks of losses on the first batch: sums over its rows, outputs before or after a softmax; and losses without errors."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from torch.nn import functional as F  # noqa: N812
 
 import chimera
 from chimera.core.errors import ConfigurationError
+from chimera.models.first_batch import check_loss
+from chimera.models.losses import make_loss
 from chimera.models.torch_model import TorchModel
 
 RNG = np.random.default_rng(0)
@@ -198,3 +200,24 @@ def test_nll_needs_logarithms_of_probabilities(loss: Any) -> None:
     with pytest.raises(ConfigurationError, match="'nll' needs logarithms of probabilities, as after a log_softmax"):
         TorchModel(network(), loss=loss).gradient((X, Y))
     TorchModel(nn.Sequential(network(), nn.LogSoftmax(1)), loss=loss).gradient((X, Y))
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", nn.CrossEntropyLoss(), F.cross_entropy])
+def test_cross_entropy_refuses_outputs_after_a_softmax(loss: Any) -> None:
+    model = TorchModel(nn.Sequential(network(), nn.Softmax(1)), loss=loss)
+    with pytest.raises(ConfigurationError, match="are probabilities, as after a softmax"):
+        chimera.train(model, (X, Y), workers=1, batch_size=4, rounds=1, progress=False)
+
+
+@pytest.mark.parametrize("last", [nn.LogSoftmax(1), nn.ReLU(), nn.Sigmoid()])
+def test_cross_entropy_takes_other_outputs(last: nn.Module) -> None:
+    model = TorchModel(nn.Sequential(network(), last), loss="cross-entropy")
+    run = chimera.train(model, (X, Y), workers=1, batch_size=4, rounds=1, progress=False)
+    assert np.isfinite(run.metrics["loss"])
+
+
+def test_a_single_sample_does_not_tell_probabilities() -> None:
+    loss, one = make_loss("cross-entropy"), torch.tensor([[0.25, 0.75]])
+    value = torch.tensor(0.0)
+    assert not check_loss(loss, one, torch.tensor([1]), value)
+    assert check_loss(loss, torch.tensor([[0.25, 0.75], [0.5, 1.5]]), torch.tensor([1, 0]), value)

@@ -37,6 +37,13 @@ def test_runs_of_one_name_are_numbered_and_resumed_from_the_newest(
     assert RunFolder.choose(None, "dig", resume=False).path == Path("runs/dig")
 
 
+def test_a_path_as_resume_is_refused(fit: Fit) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"give the folder of the run as out, such as out='runs/a', resume=True"
+    ):
+        fit(resume="runs/a")
+
+
 def test_two_runs_do_not_write_to_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     first, late = (RunFolder.choose(None, "digits", resume=False) for _ in range(2))  # before either has begun

@@ -1,4 +1,7 @@
-"""Checks of losses on the first batch: loss functions of users average over its rows, and `nll` gets log-probabilities."""
+"""Checks of losses on the first batch: loss functions of users average over its rows, `nll` gets log-probabilities.
+
+`cross-entropy` gets outputs before a softmax.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ from chimera.models.losses import Loss
 if TYPE_CHECKING:
     from torch import Tensor
 
-_TOLERANCE = 1e-4  # relative difference of the loss of a batch from the sum over two parts of it
+CHECKED = "cross-entropy", "nll"
+"""Losses by name that `check_loss` checks."""
+_TOLERANCE = 1e-4  # relative difference of a sum: of the losses of two parts of a batch, or of probabilities
 _ROUNDING = 0.01  # of a logarithm of a probability, in bfloat16 as well
 _MIN_PART = 1e-3  # least share of each part: a mean equals the sum if no row of one part counts
 
@@ -29,8 +34,11 @@ def check_loss(loss: Loss, outputs: Any, targets: Any, value: Tensor) -> bool:
 
     Raises
     ------
-    ConfigurationError : see `_check_mean`; or the outputs for ``nll`` are not log-probabilities.
+    ConfigurationError : see `_check_mean`; the outputs for ``nll`` are not log-probabilities; or those for ``cross-entropy``
+        are probabilities.
     """
+    if loss.name == "cross-entropy":
+        return _check_logits(outputs)
     if loss.name != "nll":
         return _check_mean(loss, outputs, targets, value)
     if outputs.max() > _ROUNDING:
@@ -38,6 +46,27 @@ def check_loss(loss: Loss, outputs: Any, targets: Any, value: Tensor) -> bool:
             "the loss 'nll' needs logarithms of probabilities, as after a log_softmax: for other outputs use 'cross-entropy'"
         )
     return True
+
+
+def _check_logits(outputs: Tensor) -> bool:
+    """Check that the outputs for ``cross-entropy``, which applies a softmax, are not the result of one.
+
+    Return whether the batch was large enough: the outputs for a single sample may add up to 1 by chance.
+
+    Raises
+    ------
+    ConfigurationError : the outputs of each sample are probabilities.
+    """
+    if outputs.ndim != 2 or outputs.shape[1] < 2 or outputs.min() < 0:
+        return True
+    if len(outputs) < 2:
+        return False
+    if ((outputs.sum(1) - 1).abs() > _TOLERANCE).any():
+        return True
+    raise ConfigurationError(
+        "the outputs for the loss 'cross-entropy' are probabilities, as after a softmax, which the loss applies itself: remove "
+        "the softmax from the model, or use a log_softmax"
+    )
 
 
 def _check_mean(loss: Loss, outputs: Any, targets: Any, value: Tensor) -> bool:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from chimera.core.batch import Batch, mapped, samples_in
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.models.compute import Compute
-from chimera.models.first_batch import check_loss
+from chimera.models.first_batch import CHECKED, check_loss
 from chimera.models.flat_module import FlatModule
 from chimera.models.losses import FLOAT32, INT64, Loss, as_tensor
 from chimera.models.module_buffers import check_rows
@@ -51,7 +51,7 @@ class ForwardPass:
         self.flat, self.loss, self.compute = flat, loss, Compute()
         self.step, self._target_transform, self._integer_inputs = step, target_transform, integer_inputs
         self._compiled: Any = None
-        self._is_checked = loss.targets != "any" and loss.name != "nll"  # or needs no check, see `check_loss`
+        self._is_checked = loss.targets != "any" and loss.name not in CHECKED
 
     def __call__(self, batch: Batch) -> Outcome:
         """Return loss and outputs.

@@ -202,7 +202,7 @@ class _Reading:
             self._parser.feed_data(data)
         except self._error as error:
             text = f"{data[:60]!r}{'...' if len(data) > 60 else ''}"
-            raise InvalidAnswer(self._failed or f"what came is no answer of HTTP ({error}): {text}") from error
+            raise InvalidAnswer(self._failed or f"the answer is not HTTP ({error}): {text}") from error
 
     def end(self) -> None:
         """Note the end of the stream, which ends an answer without a length."""

@@ -68,9 +68,15 @@ class RunFolder:
 
         Raises
         ------
-        ConfigurationError : ``out`` contains a run, and ``resume`` is not set; or it is a URL that cannot be used.
+        ConfigurationError : ``out`` contains a run, and ``resume`` is not set; it is a URL that cannot be used; or ``resume``
+            is neither True nor False.
         StoreError : the object store cannot be read.
         """
+        if resume not in (True, False):
+            raise ConfigurationError(
+                f"resume must be True or False, not {resume!r}: give the folder of the run as out, such as "
+                f"out={str(resume)!r}, resume=True"
+            )
         if out is not None:
             path = folder_of(out)
             if path is None:
