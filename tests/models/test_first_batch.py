@@ -216,8 +216,9 @@ def test_cross_entropy_takes_other_outputs(last: nn.Module) -> None:
     assert np.isfinite(run.metrics["loss"])
 
 
-def test_a_single_sample_does_not_tell_probabilities() -> None:
+def test_a_single_sample_and_undefined_outputs_do_not_tell_probabilities() -> None:
     loss, one = make_loss("cross-entropy"), torch.tensor([[0.25, 0.75]])
     value = torch.tensor(0.0)
     assert not check_loss(loss, one, torch.tensor([1]), value)
-    assert check_loss(loss, torch.tensor([[0.25, 0.75], [0.5, 1.5]]), torch.tensor([1, 0]), value)
+    for row in ([0.5, 1.5], [torch.nan, torch.nan]):
+        assert check_loss(loss, torch.tensor([[0.25, 0.75], row]), torch.tensor([1, 0]), value)

@@ -61,7 +61,7 @@ def _check_logits(outputs: Tensor) -> bool:
         return True
     if len(outputs) < 2:
         return False
-    if ((outputs.sum(1) - 1).abs() > _TOLERANCE).any():
+    if not ((outputs.sum(1) - 1).abs() <= _TOLERANCE).all():  # not numbers are rejected elsewhere
         return True
     raise ConfigurationError(
         "the outputs for the loss 'cross-entropy' are probabilities, as after a softmax, which the loss applies itself: remove "
