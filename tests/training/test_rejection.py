@@ -20,7 +20,7 @@ from chimera.core.parameters import Flat, Layout, all_finite
 from chimera.data.assignment import orders
 from chimera.models.torch_model import TorchModel
 from chimera.strategies.strategy import STRATEGIES
-from chimera.testing.poison import NanOnPoison, digits, round_robin
+from chimera.testing.poison import MARK, NanOnPoison, digits, round_robin
 from chimera.training.messages.rejection import Applied, Rejected, Rejections
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.server.parameter_shard import ParameterShard
@@ -152,6 +152,37 @@ def test_a_diverged_run_raises_a_one_line_error(fit: Fit, strategy: str, workers
             rounds=10_000,
         )
     assert "\n" not in str(caught.value)
+
+
+class FailsOnPoison(NanOnPoison):
+    """A network of a user with a mistake that shows for some samples only."""
+
+    def forward(self, images: torch.Tensor) -> Any:
+        if self.training and (images[:, :1] == MARK).any():
+            raise LookupError("the mistake of the user")
+        return self.layers(images)
+
+
+@pytest.mark.sampled(3, always=["ad-psgd", "tree-all-reduce"])
+@pytest.mark.parametrize("strategy", [*DISTRIBUTED, "single-worker"])
+@pytest.mark.parametrize(("workers", "rank"), [(1, 0), (3, 0), (3, 1), (3, 2)])
+@pytest.mark.parametrize("samples", [5, 10_000], ids=["late", "at once"])
+def test_an_error_of_one_worker_ends_the_run_with_this_error(
+    fit: Fit, strategy: str, workers: int, rank: int, samples: int
+) -> None:
+    mistaken = TorchModel(FailsOnPoison, seed=0)
+    data = digits({rank: samples}, workers)
+    with pytest.raises(LookupError, match="the mistake of the user"):
+        fit(
+            model=mistaken,
+            data=data,
+            partition=round_robin,
+            strategy=SHARDED.get(strategy, strategy),
+            optimizer="sgd",
+            workers=workers,
+            rounds=None,
+            epochs=2,
+        )
 
 
 def test_one_diverged_rank_does_not_end_an_asynchronous_run(poisoned: Callable[..., chimera.Run]) -> None:

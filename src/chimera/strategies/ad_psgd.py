@@ -46,7 +46,7 @@ class ADPSGD(Decentralised):
             name = cluster.first(pending)
             worker, neighbours = workers[places[name]], mixing(round_).rows[places[name]][1:]
             self._finish(worker)
-            own, done = worker.step_computed(returns=2)
+            own, done = worker.step_computed(pending[name], returns=2)
             pending[name] = worker.compute()
             if neighbours and name not in self._begun:
                 drawn = int(np.random.default_rng([self.seed, round_]).integers(len(neighbours)))

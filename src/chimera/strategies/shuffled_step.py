@@ -49,10 +49,13 @@ class ShuffledStep:
             if place not in ahead and source is not None:
                 worker.restore(source.state())
             result = worker.map_blocks(self._shuffle, place, self._step)
-            return [*_sent(worker, numbers.get(place, [])), result]
+            return [
+                result,
+                *_sent(worker, numbers.get(place, [])),
+            ]  # an error in `map_blocks` causes errors in the others
 
         received = self._cluster.soonest(list(self.workers.values()), ask, None, self._timeout_s)
-        for place, (*packets, result) in ((self._places[name], refs) for name, refs in received.items()):
+        for place, (result, *packets) in ((self._places[name], refs) for name, refs in received.items()):
             self._results[place] = result
             self._packets.update(zip(numbers.get(place, []), packets, strict=True))
         self.there = tuple(self._results)
@@ -92,7 +95,7 @@ class ShuffledStep:
             parts = self._shuffle.parts(place, self.there)
             sums += self.workers[place].reduced(self.there, *needed, returns=len(parts))
         done = [self.workers[place].step_shuffled(*sums) for place in self.there]
-        return [*done, *(self._results[place] for place in self.there)]
+        return [*(self._results[place] for place in self.there), *done]
 
     def _check(self) -> None:
         if lost := self._shuffle.lost(self.there):

@@ -31,11 +31,11 @@ class TreeAllReduce(AllReduce):
             up: list[Any] = [worker.contribute(1, None if children[i] else 0) for i, worker in enumerate(workers)]
             for i in reversed(range(n)):
                 if children[i]:
-                    up[i] = workers[i].add(0, *(up[j] for j in children[i]))
+                    up[i] = workers[i].add(0, up[i], *(up[j] for j in children[i]))
             down, done = up[:1], []
             for i, worker in enumerate(workers):
                 if i and children[i]:
                     down.append(worker.take(0, down[(i - 1) // 2]))
-                leaf = i > 0 and not children[i]
-                done.append(worker.step_reduced(*((0, down[(i - 1) // 2]) if leaf else ())))
+                last = () if i and children[i] else (0 if i else None, down[(i - 1) // 2 if i else 0])
+                done.append(worker.step_reduced(*last))
             yield Round(done)

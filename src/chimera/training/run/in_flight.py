@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from chimera.core.engine import Engine
-from chimera.core.errors import ActorLost
+from chimera.core.errors import ActorLost, RunError
 from chimera.strategies.strategy import Round
 from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.cluster.heartbeat import HeartbeatMonitor
@@ -120,10 +120,18 @@ class InFlight:
     def _await(self, pending: Sequence[Any]) -> None:
         """Wait until all refs are done. Raise an error of one of them at once: others may wait in a group for its actor."""
         while pending:
-            done, pending = self._monitor.wait(pending, len(pending), self._pace.look_s)
-            for ref in done if pending else ():
-                with contextlib.suppress(ActorLost):  # the other members detect the loss themselves
-                    self._monitor.get(ref)
+            try:
+                done, pending = self._monitor.wait(pending, len(pending), self._pace.look_s)
+            except RunError:  # in virtual time, the driver has not looked for errors while it waited
+                self._raise_errors(self._monitor.wait(pending, len(pending), 0.0)[0])
+                raise
+            self._raise_errors(done if pending else ())
+
+    def _raise_errors(self, done: Sequence[Any]) -> None:
+        """Raise the first error of calls that are over; the loss of an actor is detected by the others that wait for it."""
+        for ref in done:
+            with contextlib.suppress(ActorLost):
+                self._monitor.get(ref)
 
     def over(self, count: int) -> Iterator[tuple[Round, list[Any]]]:
         """Yield the first ``count`` rounds, each when it is over, with the values of its ``done``."""

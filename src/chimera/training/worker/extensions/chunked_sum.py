@@ -47,8 +47,11 @@ class ChunkedSum(WorkerExtension):
         self._summing = PartialSum(gradient, shard_views(gradient, bounds), [int(rejected is None)] * parts, rejected)
         return None if part is None else self._chunk(part)
 
-    def add(self, part: int, *messages: Encoded) -> Encoded:
-        """Add sums of other workers to a chunk, and return it."""
+    def add(self, part: int, own: Encoded | None, *messages: Encoded) -> Encoded:  # noqa: ARG002 - passes on an error
+        """Add sums of other workers to a chunk, and return it.
+
+        ``own`` is what `contribute` returned: if that call failed, this one fails with its error.
+        """
         held = self._summing
         for message in messages:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -64,6 +67,8 @@ class ChunkedSum(WorkerExtension):
 
     def step_reduced(self, part: int | None = None, message: Encoded | None = None) -> Applied:
         """Step by the mean; ``part`` and ``message`` are the last chunk, if it is still missing.
+
+        Without ``part``, ``message`` is what `contribute` or `add` returned: its error is passed on.
 
         Raises
         ------

@@ -135,8 +135,11 @@ class Gossip(WorkerExtension):
         self._computed_gradient = self.worker.next_gradient()
         return self.worker.step + 1
 
-    def step_computed(self) -> tuple[Encoded, Applied]:
-        """Step by the computed gradient; return the model, encoded."""
+    def step_computed(self, computed: int) -> tuple[Encoded, Applied]:  # noqa: ARG002 - passes on an error
+        """Step by the computed gradient; return the model, encoded.
+
+        ``computed`` is what `compute` returned: if that call failed, this one fails with its error.
+        """
         assert self._computed_gradient is not None
         applied = self._descend(*self._computed_gradient)
         return self.message(), applied
