@@ -202,6 +202,7 @@ def test_nll_needs_logarithms_of_probabilities(loss: Any) -> None:
     TorchModel(nn.Sequential(network(), nn.LogSoftmax(1)), loss=loss).gradient((X, Y))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("loss", ["cross-entropy", nn.CrossEntropyLoss(), F.cross_entropy])
 def test_cross_entropy_refuses_outputs_after_a_softmax(loss: Any) -> None:
     model = TorchModel(nn.Sequential(network(), nn.Softmax(1)), loss=loss)
@@ -209,6 +210,7 @@ def test_cross_entropy_refuses_outputs_after_a_softmax(loss: Any) -> None:
         chimera.train(model, (X, Y), workers=1, batch_size=4, rounds=1, progress=False)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("last", [nn.LogSoftmax(1), nn.ReLU(), nn.Sigmoid()])
 def test_cross_entropy_takes_other_outputs(last: nn.Module) -> None:
     model = TorchModel(nn.Sequential(network(), last), loss="cross-entropy")

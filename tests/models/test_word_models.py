@@ -116,6 +116,7 @@ def reference(model: Any, name: str, options: dict[str, Any], flat: torch.Tensor
     return total / len(data[1])
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.usefixtures("either")
 @pytest.mark.parametrize(("name", "options"), SAMPLED, ids=IDS)
 def test_the_gradient_is_that_of_the_loss_by_autograd(name: str, options: dict[str, Any]) -> None:

@@ -81,6 +81,7 @@ def test_no_server_steps_and_the_trace_has_each_step_of_workers(fit: Fit) -> Non
     assert sum(row.samples for row in rows) == run.cost.samples == 30 * 3 * 16
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the cores of a process can be set on Linux only")
 def test_servers_are_with_workers_where_each_worker_needs_its_core(fit: Fit) -> None:
     allowed, found = os.sched_getaffinity(0), []
@@ -110,6 +111,7 @@ def test_a_server_that_fails_ends_the_run_with_its_error(fit: Fit, shards: int) 
     assert psutil.Process().children() == []
 
 
+@pytest.mark.long
 def test_a_run_without_finite_gradients_ends(fit: Fit) -> None:
     with pytest.raises(NonFiniteError, match="the run has diverged"):
         fit(engine="local", strategy=hosted(), optimizer={"name": "sgd", "lr": 1e38})
@@ -138,6 +140,7 @@ def test_a_server_that_dies_before_it_lends_its_slice_is_replaced(fit: Fit, ever
     assert np.array_equal(run.trained.parameters(), whole.trained.parameters())
 
 
+@pytest.mark.long
 def test_bytes_do_not_depend_on_the_number_of_calls(fit: Fit) -> None:
     runs = [
         fit(f"{every}", engine="local", strategy=hosted(), log_every=every, checkpoint_every=every) for every in (2, 30)
@@ -146,6 +149,7 @@ def test_bytes_do_not_depend_on_the_number_of_calls(fit: Fit) -> None:
     assert runs[0].cost.bytes_down == runs[1].cost.bytes_down
 
 
+@pytest.mark.long
 def test_servers_step_themselves_when_there_are_fewer_workers(fit: Fit, tmp_path: Path) -> None:
     run = fit(
         engine="local", workers=2, model=Failing(tmp_path, 5, dies=True), strategy=hosted(), on_worker_loss="drop"

@@ -273,8 +273,8 @@ def test_a_plateau_reduces_the_rate_of_all_actors(fit: Fit, case: str) -> None:
     check_frozen(fit(**{"optimizer": FREEZES, **FREEZING[case]}, evaluate_every=2, monitor="loss"))
 
 
-@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.long)])
-@pytest.mark.takes("it starts processes that import torch")
+@pytest.mark.long
+@pytest.mark.parametrize("engine", ["local", "ray"])
 def test_a_plateau_reduces_the_rate_on_processes(fit: Fit, engine: str) -> None:
     check_frozen(fit(engine=engine, optimizer=FREEZES, evaluate_every=2, monitor="loss"))
 

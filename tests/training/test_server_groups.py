@@ -63,6 +63,7 @@ def test_a_group_trains_as_single_calls_do(fit: Fit, options: dict[str, Any]) ->
     assert (single.cost.rounds, single.cost.samples) == (group.cost.rounds, group.cost.samples)
 
 
+@pytest.mark.long
 def test_the_trace_has_a_row_for_each_step(fit: Fit) -> None:
     found = []
     for engine in ("simulated", "local"):
