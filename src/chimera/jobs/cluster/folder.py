@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from chimera.core.address import host_in_url
 from chimera.core.private import make_folder, opener
 from chimera.web.folder import Folder, lock_holder, try_lock
 
@@ -42,7 +43,7 @@ class Options(Struct, frozen=True):
     @property
     def address(self) -> str:
         """URL of the daemon."""
-        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+        return f"http://{host_in_url(self.host)}:{self.port}"
 
 
 class Outcome(Struct, frozen=True):
