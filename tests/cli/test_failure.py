@@ -55,6 +55,28 @@ def test_an_interrupt_exits_with_130(capsys):
     assert capsys.readouterr().err == "error: interrupted\n"
 
 
+@pytest.mark.parametrize("command", [("jobs",), ("cluster", "status"), ("new", "torch", "x")], ids=" ".join)
+def test_a_deleted_current_folder_raises_a_one_line_error(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # which pytest leaves at the end
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    result = CliRunner().invoke(app, command)
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "error: the current folder no longer exists: change to another folder\n",
+    )
+
+
+@pytest.mark.parametrize("command", [("report",), ("cluster", "up", "--folder"), ("audit", "verify")], ids=" ".join)
+def test_a_name_that_is_too_long_raises_a_one_line_error(command):
+    result = CliRunner().invoke(app, [*command, "x" * 300])
+    assert result.exit_code == 1
+    assert "File name too long" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
 def test_a_full_disk_raises_a_one_line_error(capsys):
     assert exit_code_of(OSError(errno.ENOSPC, "No space left on device", "runs/x/weights")) == 1
     assert capsys.readouterr().err == "error: the run failed: [Errno 28] No space left on device: 'runs/x/weights'\n"
