@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -135,7 +136,7 @@ def init(
 
     for file in write_project(folder):
         typer.echo(f"  {file}")
-    typer.echo(f"to run it: cd {folder} && python master.py    then, elsewhere: python client.py")
+    typer.echo(f"to run it: cd {shlex.quote(str(folder))} && python master.py    then, elsewhere: python client.py")
 
 
 def _detach(file: Path | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -65,7 +66,7 @@ class ClusterFolder(Folder):
     """
 
     def __init__(self, path: Path = DEFAULT) -> None:
-        at = "" if path.absolute() == DEFAULT.absolute() else f" --folder {path}"
+        at = "" if path.absolute() == DEFAULT.absolute() else f" --folder {shlex.quote(str(path))}"
         self.up = f"chimera cluster up{at}"
         self.down = f"chimera cluster down{at}"
         super().__init__(path, up=self.up, down=self.down)
