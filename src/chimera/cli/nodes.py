@@ -117,8 +117,10 @@ def logs(
     from chimera.nodes.launchers.launcher import read_log
 
     places = _log_places(folder)
+    if not places:
+        raise ConfigurationError(f"there are no logs of nodes in {folder.absolute()}; give the folder by --folder")
     if name is not None and name not in places:
-        raise ConfigurationError(f"there is no log of {name!r}; there are: {', '.join(places) or 'none'}")
+        raise ConfigurationError(f"there is no log of {name!r}; there are: {', '.join(places)}")
     for node in [name] if name else places:
         if name is None:
             typer.echo(f"--- {node}")
