@@ -305,6 +305,13 @@ def test_the_commands_invite_join_list_and_name_mistakes_in_one_line(place: Fede
         assert (code, len(said.strip().splitlines())) == (expected, 1), said
 
 
+def test_a_hub_that_ends_leaves_its_whole_state_in_one_file(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        code, said = run("hub", "up", "--folder", tmp_path, "--port", str(used.getsockname()[1]))
+    assert (code, "address already in use" in said) == (2, True)
+    assert [path.name for path in tmp_path.glob("hub.sqlite*")] == ["hub.sqlite"]
+
+
 def test_a_node_without_a_policy_prints_one_and_does_not_start(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["node", "serve", "--data", str(tmp_path), "--folder", str(tmp_path)])
     assert result.exit_code == 2

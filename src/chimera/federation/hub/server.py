@@ -270,7 +270,7 @@ def _locked(folder: Path) -> Any:
 
 
 def serve(hub: Hub, started: Callable[[str], None]) -> None:
-    """Run a hub until SIGINT or SIGTERM."""
+    """Run a hub until SIGINT or SIGTERM. Its state is then closed, so that the file ``hub.sqlite`` has all of it."""
 
     async def main() -> None:
         task = asyncio.ensure_future(hub.run(started))
@@ -282,4 +282,7 @@ def serve(hub: Hub, started: Callable[[str], None]) -> None:
 
     keep_pages()
     sslproto.SSLProtocol.max_size = _TLS_BUFFER
-    asyncio.run(main())
+    try:
+        asyncio.run(main())
+    finally:
+        hub.state.close()
