@@ -1,6 +1,8 @@
 """Every class of error has its exit code and a one-line message."""
 
 import errno
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -48,6 +50,24 @@ def test_a_failed_run_exits_with_1(kind, capsys):
 def test_a_failed_request_exits_with_1(kind, capsys):
     assert exit_code_of(made(kind)) == 1
     assert capsys.readouterr().err == "error: something in two lines\n"
+
+
+@pytest.mark.parametrize("module", ["chimera.cli.ranks", "typer", "chimera.cli.watch"])
+def test_ctrl_c_during_the_imports_of_the_program_is_one_line(module):
+    interrupts = f"""
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+from chimera.cli.start import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", interrupts, "list"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: interrupted\n")
 
 
 def test_an_interrupt_exits_with_130(capsys):
