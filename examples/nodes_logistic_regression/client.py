@@ -12,6 +12,8 @@ from pathlib import Path
 from sklearn.metrics import accuracy_score
 
 MASTER = os.environ.get("MASTER", "http://localhost:8080")
+# without the proxy of `http_proxy`: the master is on this network
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def post(path: str, body: object = None) -> dict:
@@ -20,7 +22,7 @@ def post(path: str, body: object = None) -> dict:
     headers = {"Content-Type": "application/json"}
     if "CHIMERA_TOKEN" in os.environ:
         headers["Authorization"] = f"Bearer {os.environ['CHIMERA_TOKEN']}"
-    with urllib.request.urlopen(urllib.request.Request(MASTER + path, data, headers, method="POST")) as answer:
+    with opener.open(urllib.request.Request(MASTER + path, data, headers, method="POST")) as answer:
         return json.load(answer)
 
 

@@ -1,6 +1,8 @@
 """Every class of error has its exit code and a one-line message."""
 
 import errno
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -50,9 +52,49 @@ def test_a_failed_request_exits_with_1(kind, capsys):
     assert capsys.readouterr().err == "error: something in two lines\n"
 
 
+@pytest.mark.parametrize("module", ["chimera.cli.ranks", "typer", "chimera.cli.watch"])
+def test_ctrl_c_during_the_imports_of_the_program_is_one_line(module):
+    interrupts = f"""
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+from chimera.cli.start import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", interrupts, "list"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: interrupted\n")
+
+
 def test_an_interrupt_exits_with_130(capsys):
     assert exit_code_of(KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == "error: interrupted\n"
+
+
+@pytest.mark.parametrize("command", [("jobs",), ("cluster", "status"), ("new", "torch", "x")], ids=" ".join)
+def test_a_deleted_current_folder_raises_a_one_line_error(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # which pytest leaves at the end
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    result = CliRunner().invoke(app, command)
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "error: the current folder no longer exists: change to another folder\n",
+    )
+
+
+@pytest.mark.parametrize("command", [("report",), ("cluster", "up", "--folder"), ("audit", "verify")], ids=" ".join)
+def test_a_name_that_is_too_long_raises_a_one_line_error(command):
+    result = CliRunner().invoke(app, [*command, "x" * 300])
+    assert result.exit_code == 1
+    assert "File name too long" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_a_full_disk_raises_a_one_line_error(capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,13 @@ def test_the_test_of_a_new_project_passes(invoke, tmp_path, kind):
     done = run_tests(folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "passed" in done.stdout
+
+
+@pytest.mark.parametrize("command", [("new", "torch"), ("nodes", "init")], ids=" ".join)
+def test_the_next_command_can_be_copied_for_a_folder_with_a_space(invoke, tmp_path, command):
+    folder = tmp_path / "it's mine"
+    last = invoke(*command, folder).stdout.splitlines()[-1]
+    assert shlex.split(last.partition(": ")[2])[:2] == ["cd", str(folder)]
 
 
 @pytest.mark.sampled(3)

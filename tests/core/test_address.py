@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chimera.core.address import Address
+from chimera.core.address import Address, host_in_url
 from chimera.core.errors import ConfigurationError
 
 
@@ -32,6 +32,11 @@ def test_an_invalid_address_raises_a_one_line_error(url: str) -> None:
         Address.of(url)
     assert "\n" not in str(caught.value)
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "hub.example", "::1", "2001:db8::7"])
+def test_an_address_made_of_a_host_has_this_host(host: str) -> None:
+    assert Address.of(f"https://{host_in_url(host)}:8443").host == host
 
 
 @pytest.mark.parametrize("url", ["http://192.0.2.1:80", "http://node.example", "http://localhost.example"])

@@ -113,7 +113,7 @@ from chimera.core.errors import ConfigurationError
 def enter_job(_):
     {event}
     raise SystemExit(0)
-chimera.cli.start.enter_job = chimera.cli.ranks.enter_job = enter_job
+chimera.cli.ranks.enter_job = enter_job
 sys.argv = ["chimera", "train"]
 chimera.cli.start.main()
 """

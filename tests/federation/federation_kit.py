@@ -89,16 +89,21 @@ class Running:
 
 
 class Federation:
-    """A hub in a folder, and its members."""
+    """A hub in a folder, and its members.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Parameters
+    ----------
+    options : further options of the hub.
+    """
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.folder, self._options = folder, options
         self.stack = contextlib.ExitStack()
         self._port = 0
         self.start_hub()
 
     def start_hub(self) -> None:
-        self.hub = Hub(self.folder / "hub", port=self._port)
+        self.hub = Hub(self.folder / "hub", port=self._port, **self._options)
         listening = threading.Event()
 
         def started(url: str) -> None:
@@ -146,9 +151,9 @@ class Federation:
 
 
 @contextlib.contextmanager
-def federation(folder: Path, *names: str) -> Iterator[Federation]:
-    """Run a hub, with nodes of these names."""
-    made = Federation(folder)
+def federation(folder: Path, *names: str, **options: Any) -> Iterator[Federation]:
+    """Run a hub with these options, with nodes of these names."""
+    made = Federation(folder, **options)
     try:
         for name in names:
             made.node(name)

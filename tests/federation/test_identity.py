@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import ssl
 import stat
 import time
@@ -59,6 +60,13 @@ def test_the_key_is_made_at_the_node_and_only_its_owner_can_read_it(place: Feder
     assert stat.S_IMODE((member.folder / KEY).stat().st_mode) == 0o600
     stored = b"".join(file.read_bytes() for file in (place.folder / "hub").rglob("*") if file.is_file())
     assert (member.folder / KEY).read_bytes().splitlines()[1] not in stored
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
+def test_a_hub_at_an_ipv6_address_gives_an_address_by_which_nodes_join(tmp_path: Path) -> None:
+    with federation(tmp_path, host="::1") as place:
+        assert place.url.startswith("https://[::1]:")
+        assert place.join("node", "hospital-a").hub == place.url
 
 
 def test_the_hub_stores_no_secret_of_an_invitation(place: Federation) -> None:
@@ -295,6 +303,13 @@ def test_the_commands_invite_join_list_and_name_mistakes_in_one_line(place: Fede
     for expected, arguments in mistakes:
         code, said = run(*arguments)
         assert (code, len(said.strip().splitlines())) == (expected, 1), said
+
+
+def test_a_hub_that_ends_leaves_its_whole_state_in_one_file(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        code, said = run("hub", "up", "--folder", tmp_path, "--port", str(used.getsockname()[1]))
+    assert (code, "address already in use" in said) == (2, True)
+    assert [path.name for path in tmp_path.glob("hub.sqlite*")] == ["hub.sqlite"]
 
 
 def test_a_node_without_a_policy_prints_one_and_does_not_start(tmp_path: Path) -> None:

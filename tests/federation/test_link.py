@@ -157,6 +157,13 @@ def test_the_proxy_is_that_of_the_variables(
     assert proxy_for("https://hub.example.org:8443") == proxy
 
 
+@pytest.mark.parametrize("hub", ["https://127.0.0.1:8443", "https://localhost:8443", "https://[::1]:8443"])
+def test_a_hub_on_this_machine_is_called_without_a_proxy(monkeypatch: pytest.MonkeyPatch, hub: str) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    monkeypatch.setenv("ALL_PROXY", "socks5://proxy:1080")
+    assert proxy_for(hub) is None
+
+
 def test_names_are_resolved_once_at_a_time_and_the_last_answer_serves_an_outage(
     place: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:

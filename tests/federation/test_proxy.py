@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +15,28 @@ import pytest
 
 pytest.importorskip("websockets")
 
+from chimera.core.errors import RunError
 from chimera.engines.federation.credentials import Credentials
 from chimera.engines.federation.wire.dialing import Dialler
 from chimera.engines.federation.wire.frames import ConnectedNodes, Hello, unpack
+from chimera.federation.identity.join import join
 from federation.federation_kit import LIMIT_S, Federation, federation
 
+HUB = "hub.example.org"
 ACCEPTED = b"HTTP/1.1 200 Connection established\r\nVia: 1.1 proxy\r\n\r\n"
 USER = "http://member:s%20t@127.0.0.1:{}"
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Federation]:
-    with federation(tmp_path) as made:
+    with federation(tmp_path, names=[HUB]) as made:
         yield made
+
+
+def joined(place: Federation) -> Credentials:
+    """Return a node that has joined the hub on this machine, and dials it by a name that only a proxy knows."""
+    direct = place.url.replace(HUB, "127.0.0.1")
+    return replace(join(direct, place.code("node", "node-0"), place.folder / "node-0"), hub=place.url)
 
 
 class Proxy:
@@ -60,8 +71,8 @@ class Proxy:
         self.heads.append(head)
         writer.write(self._answer)
         if self._answer == ACCEPTED:
-            host, _, port = head.split()[1].decode().rpartition(":")
-            from_hub, to_hub = await asyncio.open_connection(host, int(port))
+            port = int(head.split()[1].rpartition(b":")[2])
+            from_hub, to_hub = await asyncio.open_connection("127.0.0.1", port)
             await asyncio.gather(_copy(reader, to_hub), _copy(from_hub, writer))
         writer.close()
         with contextlib.suppress(OSError):
@@ -85,15 +96,19 @@ async def dialled(member: Credentials, hello: Hello) -> Any:
     return unpack(frame)[0]
 
 
+def without_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("https_proxy", "no_proxy", "all_proxy", "socks_proxy", "wss_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
 def through(proxy: Proxy, member: Credentials, monkeypatch: pytest.MonkeyPatch) -> Any:
     async def run() -> Any:
         async with proxy:
             monkeypatch.setenv("HTTPS_PROXY", USER.format(proxy.port))
             return await dialled(member, Hello(1, "boot", "0"))
 
-    for name in ("https_proxy", "no_proxy", "all_proxy", "socks_proxy", "wss_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
+    without_variables(monkeypatch)
     return asyncio.run(run())
 
 
@@ -101,7 +116,7 @@ def test_the_connection_that_reached_the_proxy_carries_the_connection_to_the_hub
     place: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy = Proxy(ACCEPTED)
-    assert isinstance(through(proxy, place.join("node", "node-0"), monkeypatch), ConnectedNodes)
+    assert isinstance(through(proxy, joined(place), monkeypatch), ConnectedNodes)
     (head,) = proxy.heads
     hub = place.url.removeprefix("https://").encode()
     assert head.startswith(b"CONNECT " + hub + b" HTTP/1.1\r\nHost: " + hub + b"\r\n")
@@ -125,7 +140,20 @@ def test_another_answer_of_a_proxy_is_an_error(
     place: Federation, monkeypatch: pytest.MonkeyPatch, answer: bytes, reason: str
 ) -> None:
     proxy = Proxy(answer)
-    member = place.join("node", "node-0")
+    member = joined(place)
     with pytest.raises(ConnectionError, match=reason):
         through(proxy, member, monkeypatch)
     assert len(proxy.heads) == 1
+
+
+def test_joining_through_a_proxy_that_fails_names_the_proxy(
+    place: Federation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    without_variables(monkeypatch)
+    monkeypatch.setenv("HTTPS_PROXY", f"http://member:secret@{address}")
+    with pytest.raises(RunError, match=f"cannot be reached through the proxy {address}: ") as caught:
+        join(place.url, place.code("node", "node-1"), tmp_path / "node-1")
+    assert "secret" not in str(caught.value)
+    assert join(place.url.replace(HUB, "127.0.0.1"), place.code("node", "node-2"), tmp_path / "node-2").name == "node-2"

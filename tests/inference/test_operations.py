@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import socket
 import subprocess
@@ -189,6 +190,15 @@ def test_a_refused_connection_names_the_command_that_starts_the_cluster(tmp_path
         UnavailableError, match=rf"refused: is it up\? \('chimera infer up --cluster {tmp_path}' starts it\)"
     ):
         client.rows("jobs")
+
+
+def test_the_command_that_ends_a_cluster_names_its_folder(tmp_path: Path) -> None:
+    folder = ClusterFolder(tmp_path / "my cluster")
+    folder.create()
+    with folder.locked(), pytest.raises(ConfigurationError) as caught, ClusterFolder(folder.path).locked():
+        pass
+    command = str(caught.value).split('"')[1]
+    assert shlex.split(command) == ["chimera", "infer", "down", "--cluster", str(folder.path)]
 
 
 def test_a_view_is_printed_again_in_a_pipe_when_it_has_changed(quiet: RunningCluster) -> None:

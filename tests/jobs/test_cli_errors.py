@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,6 +45,12 @@ def ask(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch) -> CallRequest:
     """Run a command for that cluster, from the folder of the experiment."""
     monkeypatch.chdir(folder.path.parent)
     return lambda *words, at="cluster": CliRunner().invoke(app, [*words, "--folder", at])
+
+
+def test_the_command_that_starts_a_cluster_can_be_copied_for_a_folder_with_a_space(tmp_path: Path) -> None:
+    place = tmp_path / "my cluster"
+    command = CliRunner().invoke(app, ["jobs", "--folder", str(place)]).stderr.split('"')[1]
+    assert shlex.split(command) == ["chimera", "cluster", "up", "--folder", str(place)]
 
 
 @pytest.mark.sampled(4)

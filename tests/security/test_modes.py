@@ -40,8 +40,9 @@ def test_created_folders_are_private_and_existing_ones_keep_their_mode(tmp_path:
     make_folder(tmp_path / "shared" / "a" / "b")
     assert [path.name for path in tmp_path.rglob("*") if path.stat().st_mode & 0o077] == ["shared"]
     (tmp_path / "file").touch(0o600)
-    with pytest.raises(OSError, match="exists"):
-        make_folder(tmp_path / "file")
+    for path in (tmp_path / "file", tmp_path / "file" / "a"):
+        with pytest.raises(NotADirectoryError, match=r"Not a directory: .*file'"):
+            make_folder(path)
 
 
 @pytest.mark.long

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import traceback
+from pathlib import Path
 
 import typer
 
@@ -17,6 +18,9 @@ from chimera.core.errors import (
 )
 from chimera.core.printable import printable
 from chimera.core.stop_signals import exit_code_of_stop, reason_of_stop
+
+_ENVIRONMENT = errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENAMETOOLONG, errno.ELOOP
+"""Errors of the system that come from the disk or from a path, not from code: a traceback would not help."""
 
 
 def exit_code_of(error: BaseException, task: str = "the run") -> int:
@@ -50,9 +54,19 @@ def _described(error: BaseException, task: str) -> tuple[int, str, str]:
         return 1, _one_line(str(error)), ""
     if isinstance(error, ChimeraError):
         return 1, f"{task} failed: {_one_line(str(error))}", ""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+    if isinstance(error, FileNotFoundError) and not _has_current_folder():
+        return 2, "the current folder no longer exists: change to another folder", ""
+    if isinstance(error, OSError) and error.errno in _ENVIRONMENT:
         return 1, f"{task} failed: {_one_line(str(error))}", ""
     return 1, f"{task} failed: {_named(error)}", _traceback(error)
+
+
+def _has_current_folder() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _traceback(error: BaseException) -> str:

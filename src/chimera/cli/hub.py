@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -143,8 +144,8 @@ def demo(
 
     with running(folder, port) as url:
         typer.echo(f"the hub serves at {url}; connected: {', '.join(NODES)}")
-        typer.echo(f"to train, in another terminal: chimera train {folder / EXPERIMENT}")
-        typer.echo(f"to list the nodes: chimera hub nodes --folder {folder / 'hub'}")
+        typer.echo(f"to train, in another terminal: chimera train {quote(str(folder / EXPERIMENT))}")
+        typer.echo(f"to list the nodes: chimera hub nodes --folder {quote(str(folder / 'hub'))}")
         threading.Event().wait()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ def new(
         files = _write(name, chosen, place, data, target)
     for file in files:
         typer.echo(f"  {file}")
-    typer.echo(f"to begin: cd {place} && {chosen.next}")
+    typer.echo(f"to begin: cd {shlex.quote(str(place))} && {chosen.next}")
 
 
 def _asked() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -116,8 +117,10 @@ def logs(
     from chimera.nodes.launchers.launcher import read_log
 
     places = _log_places(folder)
+    if not places:
+        raise ConfigurationError(f"there are no logs of nodes in {folder.absolute()}; give the folder by --folder")
     if name is not None and name not in places:
-        raise ConfigurationError(f"there is no log of {name!r}; there are: {', '.join(places) or 'none'}")
+        raise ConfigurationError(f"there is no log of {name!r}; there are: {', '.join(places)}")
     for node in [name] if name else places:
         if name is None:
             typer.echo(f"--- {node}")
@@ -135,7 +138,7 @@ def init(
 
     for file in write_project(folder):
         typer.echo(f"  {file}")
-    typer.echo(f"to run it: cd {folder} && python master.py    then, elsewhere: python client.py")
+    typer.echo(f"to run it: cd {shlex.quote(str(folder))} && python master.py    then, elsewhere: python client.py")
 
 
 def _detach(file: Path | None) -> None:

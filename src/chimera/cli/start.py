@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import gc
 import sys
 import warnings
 from typing import Any
-
-from chimera.cli.ranks import enter_job
-from chimera.core.errors import ConfigurationError
-from chimera.core.processes import end_process
-from chimera.engines.mpi_launch import launch_of
 
 
 def print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -23,7 +16,25 @@ def print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def main() -> None:
-    """Run the command line of this process."""
+    """Run the command line of this process. Ctrl-C before it has imported its commands ends it with one line, too."""
+    try:
+        _run()
+    except KeyboardInterrupt:
+        if sys.stderr is not None:
+            with contextlib.suppress(OSError):
+                sys.stderr.write("error: interrupted\n")
+        sys.exit(130)
+
+
+def _run() -> None:
+    import atexit
+    import gc
+
+    from chimera.cli.ranks import enter_job
+    from chimera.core.errors import ConfigurationError
+    from chimera.core.processes import end_process
+    from chimera.engines.mpi_launch import launch_of
+
     warnings.showwarning = print_warning
     if launch_of().rank > 0:
         atexit.register(gc.freeze)  # before it exits, the interpreter would search all objects for cycles

@@ -72,6 +72,11 @@ class Address:
             )
 
 
+def host_in_url(host: str) -> str:
+    """Return a host as a URL has it: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 @lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
     """Return whether only this machine can reach a server that listens on ``host``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -19,7 +20,8 @@ def make_folder(path: Path) -> None:
 
     Raises
     ------
-    OSError : it cannot be created, or a file has its name.
+    NotADirectoryError : a file has its name, or that of a parent.
+    OSError : it cannot be created.
     """
     missing = []
     while not path.is_dir():
@@ -28,7 +30,10 @@ def make_folder(path: Path) -> None:
             break
         path = path.parent
     for folder in reversed(missing):
-        folder.mkdir(FOLDER, exist_ok=True)
+        try:
+            folder.mkdir(FOLDER, exist_ok=True)
+        except FileExistsError as error:  # "File exists" would not say what is wrong
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
 
 
 def opener(path: str, flags: int) -> int:

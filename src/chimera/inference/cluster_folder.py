@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,7 +55,8 @@ class ClusterFolder(Folder):
     """
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, up=f"chimera infer up --cluster {path.absolute()}", down="chimera infer down")
+        at = f"--cluster {shlex.quote(str(path.absolute()))}"
+        super().__init__(path, up=f"chimera infer up {at}", down=f"chimera infer down {at}")
 
     @property
     def journal(self) -> Path:
@@ -167,7 +169,7 @@ class ClusterFolder(Folder):
 
     def client(self) -> Client:
         """Return a client of the cluster."""
-        return Client(self.leader, self.token(), up=self._up, down=f"{self._down} --cluster {self.path}")
+        return Client(self.leader, self.token(), up=self._up, down=self._down)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[int]:

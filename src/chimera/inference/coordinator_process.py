@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+from chimera.core.address import host_in_url
 from chimera.core.errors import ChimeraError
 from chimera.core.private import UMASK
 from chimera.engines.parent_watch import exit_with_parent
@@ -33,7 +34,7 @@ def _journal(folder: ClusterFolder, voters: str, voter: str | None) -> Journal:
 
 
 def _url(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"http://{host_in_url(host)}:{port}"
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from chimera.core.address import INSECURE, Address, is_insecure_accepted, is_loopback
+from chimera.core.address import INSECURE, Address, host_in_url, is_insecure_accepted, is_loopback
 from chimera.core.errors import ChimeraError, ConfigurationError
 from chimera.inference.console import warn
 
@@ -273,7 +273,6 @@ def fixed_address(host: str, port: int | None, leader: Callable[[], str | None])
         gateway = Gateway(listener, leader, tls=tls)
         gateway.start()
         try:
-            shown = f"[{host}]" if ":" in host else host
-            yield f"{'https' if tls else 'http'}://{shown}:{listener.getsockname()[1]}"
+            yield f"{'https' if tls else 'http'}://{host_in_url(host)}:{listener.getsockname()[1]}"
         finally:
             gateway.close()

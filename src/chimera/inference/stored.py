@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
@@ -55,9 +56,8 @@ class StoredJobs:
         UnavailableError : the view is not ``jobs``: the others are of a running cluster.
         """
         if view != "jobs":
-            raise UnavailableError(
-                f"the cluster in {self._path} is down: 'chimera infer up --cluster {self._path}' starts it"
-            )
+            up = f"chimera infer up --cluster {shlex.quote(str(self._path))}"
+            raise UnavailableError(f"the cluster in {self._path} is down: {up!r} starts it")
         rows = [(job.ended, job_row(job)) for job in self._scheduler.jobs.values()]
         return [row | {"state": ended or "stopped"} for ended, row in rows]
 

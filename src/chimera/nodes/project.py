@@ -62,7 +62,8 @@ class NoRedirect(urllib.request.HTTPRedirectHandler):
         """Return None, so that the redirect is not followed."""
 
 
-opener = urllib.request.build_opener(NoRedirect)
+# without the proxy of `http_proxy`: the master is on this network
+opener = urllib.request.build_opener(NoRedirect, urllib.request.ProxyHandler({}))
 
 
 def post(path, body=None):

@@ -63,8 +63,8 @@ def test_an_invalid_table_is_one_line_and_exit_code_2(folder, toml, message):
     assert message in line
 
 
-def test_a_missing_file_and_an_unknown_log_are_refused(folder):
-    for arguments in (("up", "none.py"), ("logs", "unknown")):
+def test_a_missing_file_and_missing_logs_are_refused(folder):
+    for arguments in (("up", "none.py"), ("logs",), ("logs", "unknown")):
         done = folder.chimera("nodes", *arguments)
         assert done.returncode == 2
         assert len(done.stdout.splitlines()) == 1

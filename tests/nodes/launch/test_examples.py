@@ -124,6 +124,8 @@ def environment(request):
     """Return the environment of nodes that run as processes or in containers."""
     variables = {key: value for key, value in os.environ.items() if not key.startswith("CHIMERA_")}
     variables["CHIMERA_LAUNCHER"] = request.param
+    if request.param == "process":  # a proxy that cannot be reached: calls on this machine do not use it
+        variables |= {"http_proxy": "http://127.0.0.1:9", "no_proxy": ""}
     if request.param == "docker":
         unique = os.urandom(2)
         variables["CHIMERA_BASE_IMAGE"] = request.getfixturevalue("docker_base")

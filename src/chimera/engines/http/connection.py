@@ -11,7 +11,7 @@ import ssl
 import time
 from typing import Any, NamedTuple
 
-from chimera.core.address import Address
+from chimera.core.address import Address, host_in_url
 from chimera.core.errors import TimeLimitError
 from chimera.engines.http.wire import CONTENT_TYPE
 
@@ -68,8 +68,7 @@ class Connection:
         self._socket: socket.socket | None = None
         self._broken_by: str | None = None
         authorization = f"Authorization: Bearer {token}\r\n" if token else ""
-        name = f"[{address.host}]" if ":" in address.host else address.host
-        self._head = f"Host: {name}:{address.port}\r\nAccept: {ACCEPT}\r\n{authorization}"
+        self._head = f"Host: {host_in_url(address.host)}:{address.port}\r\nAccept: {ACCEPT}\r\n{authorization}"
 
     def request(
         self, verb: str, path: str, body: bytes = b"", content_type: str = JSON, *, timeout_s: float, idempotent: bool

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -101,7 +103,7 @@ def demo(folder: Path, port: int = 0) -> Iterator[str]:
         started += nodes
         for name, node in zip(NODES, nodes, strict=True):
             _line(node, folder / f"{name}.log")
-        text = _FILE.format(folder=folder, nodes=list(NODES), requester=REQUESTER).replace("'", '"')
+        text = _FILE.format(folder=shlex.quote(str(folder)), nodes=json.dumps(NODES), requester=REQUESTER)
         write_privately(folder / EXPERIMENT, text.encode())
         yield url
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ def opened(folder: Path) -> Iterator[State]:
     ConfigurationError : there is no hub in the folder.
     """
     if not (folder / "hub.sqlite").is_file():
-        raise ConfigurationError(f"there is no hub in {folder}: 'chimera hub up --folder {folder}' creates one")
+        raise ConfigurationError(f"there is no hub in {folder}: {_up(folder)!r} creates one")
     state = State(folder)
     try:
         yield state
@@ -42,7 +43,7 @@ def invite(folder: Path, role: Role, name: str) -> tuple[str, str]:
     with opened(folder) as state:
         url = state.fact("url")
         if url is None:
-            raise ConfigurationError(f"the hub in {folder} was never started: 'chimera hub up --folder {folder}'")
+            raise ConfigurationError(f"the hub in {folder} was never started: {_up(folder)!r}")
         invitation = Invitation.new(Authority(folder).fingerprint, state.fact("own_certificate") != "0")
         state.invite(role, name, invitation.digest)
     add(folder, "invited", **about(role, name))
@@ -61,3 +62,7 @@ def revoke(folder: Path, name: str) -> int:
     for role, fingerprint in revoked:
         add(folder, "revoked", fingerprint=fingerprint, **about(role, name))
     return len(revoked)
+
+
+def _up(folder: Path) -> str:
+    return f"chimera hub up --folder {shlex.quote(str(folder))}"

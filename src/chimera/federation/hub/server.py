@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from chimera.core.address import host_in_url
 from chimera.core.errors import ChimeraError, ConfigurationError, ConflictError, DataError
 from chimera.core.private import FILE, write
 from chimera.engines.federation.wire.frames import CHUNK, MAX_FRAME_BYTES
@@ -110,7 +111,7 @@ class Hub:
                 ) from error
             async with server:
                 port = next(iter(server.sockets)).getsockname()[1]
-                url = f"https://{self._names[0]}:{port}"
+                url = f"https://{host_in_url(self._names[0])}:{port}"
                 self.state.remember(url=url, own_certificate=str(int(self._files[0] is None)))
                 started(url)
                 try:
@@ -269,7 +270,7 @@ def _locked(folder: Path) -> Any:
 
 
 def serve(hub: Hub, started: Callable[[str], None]) -> None:
-    """Run a hub until SIGINT or SIGTERM."""
+    """Run a hub until SIGINT or SIGTERM. Its state is then closed, so that the file ``hub.sqlite`` has all of it."""
 
     async def main() -> None:
         task = asyncio.ensure_future(hub.run(started))
@@ -281,4 +282,7 @@ def serve(hub: Hub, started: Callable[[str], None]) -> None:
 
     keep_pages()
     sslproto.SSLProtocol.max_size = _TLS_BUFFER
-    asyncio.run(main())
+    try:
+        asyncio.run(main())
+    finally:
+        hub.state.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ssl
+import urllib.parse
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from chimera.engines.federation.credentials import (
     client_tls,
 )
 from chimera.engines.federation.renewal import fits, request_for
+from chimera.engines.federation.wire.proxy import proxy_for
 from chimera.federation.identity import messages
 from chimera.federation.identity.authority import fingerprint_of, key_pem, new_key
 from chimera.federation.identity.invitations import Invitation
@@ -60,7 +62,7 @@ def join(url: str, code: str, folder: Path) -> Credentials:
         raise RunError(f"the hub {address.url} did not answer within {_PATIENCE_S:g} s") from error
     except Exception as error:  # any failure of the network, a proxy or the other side
         message = " ".join(str(error).split())[:300] or type(error).__name__
-        raise RunError(f"the hub {address.url} cannot be reached: {message}") from error
+        raise RunError(f"the hub {address.url} cannot be reached{_way(address)}: {message}") from error
 
 
 async def _join(address: Address, invitation: Invitation, folder: Path) -> Credentials:
@@ -89,6 +91,12 @@ async def _join(address: Address, invitation: Invitation, folder: Path) -> Crede
     return Credentials.read(folder, made.role)
 
 
+def _way(address: Address) -> str:
+    """Return which proxy is on the way, for an error; without the password that its URL may have."""
+    proxy = proxy_for(address.url)
+    return "" if proxy is None else f" through the proxy {urllib.parse.urlsplit(proxy).netloc.rpartition('@')[2]}"
+
+
 def _connect(address: Address, tls: ssl.SSLContext) -> Any:
     from websockets.asyncio.client import connect
 
@@ -96,7 +104,7 @@ def _connect(address: Address, tls: ssl.SSLContext) -> Any:
     return connect(
         f"wss{address.url.removeprefix('https')}/join",
         ssl=tls, compression=None, max_size=messages.MAX_BYTES, ping_interval=None, close_timeout=1.0,
-        user_agent_header=None,
+        user_agent_header=None, proxy=proxy_for(address.url),
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,6 +11,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from chimera.core.address import host_in_url
 from chimera.core.private import make_folder, opener
 from chimera.web.folder import Folder, lock_holder, try_lock
 
@@ -42,7 +44,7 @@ class Options(Struct, frozen=True):
     @property
     def address(self) -> str:
         """URL of the daemon."""
-        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+        return f"http://{host_in_url(self.host)}:{self.port}"
 
 
 class Outcome(Struct, frozen=True):
@@ -64,7 +66,7 @@ class ClusterFolder(Folder):
     """
 
     def __init__(self, path: Path = DEFAULT) -> None:
-        at = "" if path.absolute() == DEFAULT.absolute() else f" --folder {path}"
+        at = "" if path.absolute() == DEFAULT.absolute() else f" --folder {shlex.quote(str(path))}"
         self.up = f"chimera cluster up{at}"
         self.down = f"chimera cluster down{at}"
         super().__init__(path, up=self.up, down=self.down)

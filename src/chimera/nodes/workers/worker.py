@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI
 
+from chimera.core.address import host_in_url
 from chimera.core.errors import ChimeraError, ConfigurationError, DataError
 from chimera.engines.http.hosting.host import Host
 from chimera.models.model import Task
@@ -74,7 +75,7 @@ class Worker(ABC):
 
         def report() -> None:
             host, port = app.state.address
-            scheme, shown = "https" if settings.tls_cert else "http", f"[{host}]" if ":" in host else host
+            scheme, shown = "https" if settings.tls_cert else "http", host_in_url(host)
             sys.stderr.write(f"chimera: {self.name} listens on {scheme}://{shown}:{port}; documentation: /docs\n")
 
         try:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from chimera.core.address import host_in_url
 from chimera.engines.federation.credentials import Credentials
 from chimera.engines.federation.wire.frames import CHUNK, GREETING, MAX_FRAME_BYTES, Hello, greeting
 from chimera.engines.federation.wire.proxy import pass_through, proxy_for
@@ -41,8 +42,8 @@ class Dialler:
         self._proxy = proxy_for(credentials.hub)
         hub = urllib.parse.urlsplit(credentials.hub)
         name = hub.hostname or ""
-        host = f"[{name}]" if ":" in name else name if name.isascii() else name.encode("idna").decode()
-        self._hub = f"{host}:{hub.port or _PORTS['https']}"
+        host = name if name.isascii() else name.encode("idna").decode()
+        self._hub = f"{host_in_url(host)}:{hub.port or _PORTS['https']}"
         first = urllib.parse.urlsplit(self._proxy or credentials.hub)
         self._to = first.hostname or "", first.port or _PORTS.get(first.scheme, _PORT_OF_SOCKS)
         self._addresses: list[Any] = []

@@ -8,13 +8,18 @@ import socket
 import urllib.parse
 import urllib.request
 
+from chimera.core.address import is_loopback
+
 _MAX_HEAD_BYTES = 1 << 14
 
 
 def proxy_for(url: str) -> str | None:
-    """Return the proxy for a URL, by the rules of the variables ``HTTPS_PROXY`` and ``NO_PROXY``; None if there is none."""
+    """Return the proxy for a URL, by the rules of the variables ``HTTPS_PROXY`` and ``NO_PROXY``; None if there is none.
+
+    A hub on this machine is called directly: a proxy would connect to itself.
+    """
     parts = urllib.parse.urlsplit(url)
-    if urllib.request.proxy_bypass(parts.netloc):
+    if is_loopback(parts.hostname or "") or urllib.request.proxy_bypass(parts.netloc):
         return None
     proxies = urllib.request.getproxies()
     if (socks := proxies.get("socks")) is not None and "wss" not in proxies:

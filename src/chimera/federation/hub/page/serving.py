@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
-from chimera.core.address import is_loopback
+from chimera.core.address import host_in_url, is_loopback
 from chimera.core.errors import ConfigurationError
 from chimera.core.private import make_folder, write
 from chimera.federation.hub.page import data
@@ -68,7 +68,7 @@ class PageServer:
     def address(self) -> str:
         """The address of the page, without the token."""
         secure = "" if is_loopback(self._host) else "s"
-        return f"http{secure}://{f'[{self._host}]' if ':' in self._host else self._host}:{self._port}/"
+        return f"http{secure}://{host_in_url(self._host)}:{self._port}/"
 
     def start(self, certificate: Path, key: Path) -> None:
         """Begin to serve, in another thread.
