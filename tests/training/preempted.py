@@ -1,8 +1,8 @@
 """A training script for the tests of preemption: it signals itself, or all processes of its run, at a chosen moment.
 
 Its argument is a JSON object: the run's folder ``out``, ``engine``, ``strategy``, ``rounds``, the moment ``at`` (``round``,
-``evaluation``, ``write``, ``start`` or ``never``), the name of the signal ``how``, whether ``all`` processes receive it,
-whether it is sent ``twice``, and further ``options`` of the trainer.
+``evaluation``, ``write``, ``finalizer``, ``start`` or ``never``), the name of the signal ``how``, whether ``all`` processes
+receive it, whether it is sent ``twice``, and further ``options`` of the trainer.
 """
 
 from __future__ import annotations
@@ -41,12 +41,21 @@ def send() -> None:
         interrupt.ECHO_S = -1.0  # the second signal is no echo of the first
 
 
+class Sends:
+    """An object whose finalizer signals."""
+
+    def __del__(self) -> None:
+        send()
+
+
 class AtRound(chimera.Callback):
     """Signals when a round is complete."""
 
     def on_progress(self, progress: chimera.Progress) -> None:
         if GIVEN["at"] == "round" and progress.rounds == ROUND:
             send()
+        if GIVEN["at"] == "finalizer" and progress.rounds == ROUND:
+            Sends()
 
     def on_wait(self, what: str) -> None:
         if GIVEN["at"] == "start" and "worker" in what:
@@ -65,15 +74,15 @@ def observe_signals() -> None:
 
 
 def signal_during_write() -> None:
-    """Signal while the first checkpoint is being written; with ``twice``, the write never ends."""
+    """Signal while the first checkpoint is being written; with ``twice``, no write ends."""
     write = Checkpoints.write_content
 
     def signalled(self: Checkpoints, *args: Any) -> str:
         if GIVEN["at"] == "write":
             GIVEN["at"] = "never"
             send()
-            if GIVEN.get("twice"):
-                threading.Event().wait()
+        if GIVEN.get("twice"):
+            threading.Event().wait()
         return write(self, *args)
 
     Checkpoints.write_content = signalled  # type: ignore[method-assign]

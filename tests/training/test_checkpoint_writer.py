@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from chimera.core.errors import ConfigurationError, RunError
+from chimera.core.stop_signals import Terminated, terminable
 from chimera.training.artifacts.checkpoint import Checkpoints, Content, frozen
 from chimera.training.artifacts.checkpoint_writer import CheckpointWriter
 from training.conftest import Fit
@@ -25,10 +27,24 @@ class Slow(Checkpoints):
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self.proceed = threading.Event()
+        self.proceed, self.written = threading.Event(), threading.Event()
 
     def write_content(self, round_: int, content: Content) -> str:
         assert self.proceed.wait(LIMIT_S)
+        path = super().write_content(round_, content)
+        self.written.set()
+        return path
+
+
+class Signalled(Slow):
+    """A slow disk. The thread that writes receives SIGTERM as soon as the main thread waits for it."""
+
+    def write_content(self, round_: int, content: Content) -> str:
+        main = threading.main_thread().ident
+        assert main is not None
+        while sys._current_frames()[main].f_code.co_name not in ("join", "_wait_for_tstate_lock"):
+            pass
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
         return super().write_content(round_, content)
 
 
@@ -87,6 +103,31 @@ def test_an_error_of_the_run_names_a_failed_write_too(tmp_path: Path, full_disk:
     with pytest.raises(ZeroDivisionError) as caught:
         run()
     assert "cannot be written" in caught.value.__notes__[0]
+
+
+def test_a_signal_that_another_thread_receives_ends_the_wait_for_a_write(tmp_path: Path) -> None:
+    disk = Signalled(str(tmp_path))
+    writer = CheckpointWriter(disk)
+    with terminable():
+        writer.write(1, {})
+        with pytest.raises(Terminated):
+            writer.finish()
+    writer.check()  # a write that was not permitted in time has failed: the wait did not last so long
+    disk.proceed.set()
+    assert disk.written.wait(LIMIT_S)
+
+
+def test_the_owner_can_end_the_wait_for_a_write(tmp_path: Path) -> None:
+    def stop() -> None:
+        raise Terminated
+
+    slow = Slow(str(tmp_path))
+    writer = CheckpointWriter(slow, stop)
+    writer.write(1, {})
+    with pytest.raises(Terminated):
+        writer.finish()
+    assert writer.busy
+    slow.proceed.set()
 
 
 def test_files_of_killed_writes_are_deleted(tmp_path: Path) -> None:

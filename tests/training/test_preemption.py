@@ -91,6 +91,26 @@ def test_the_first_signal_is_noted_and_a_second_one_raises(
     assert signal.getsignal(number) is before
 
 
+class Signals:
+    """An object whose finalizer receives SIGTERM."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_second_signal_in_a_finalizer_raises_at_the_next_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    discarded: list[type[BaseException] | None] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda each: discarded.append(each.exc_type))
+    monkeypatch.setattr(interrupt, "ECHO_S", -1.0)
+    with Interrupt() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        stop.check_second()
+        Signals()
+        assert discarded == [Terminated]
+        with pytest.raises(Terminated, match="ended by SIGTERM"):
+            stop.check_second()
+
+
 def test_ctrl_c_ends_a_preempted_run_at_once() -> None:
     with Interrupt():
         signal.raise_signal(signal.SIGTERM)
@@ -183,8 +203,9 @@ def test_a_signal_before_the_first_round_ends_the_run_at_once(tmp_path: Path, en
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
-def test_a_second_signal_does_not_wait_for_the_write(tmp_path: Path, engine: str) -> None:
-    stopped = train(tmp_path / "run", engine, "write", twice=True)
+@pytest.mark.parametrize("at", ["write", "finalizer"])
+def test_a_second_signal_does_not_wait_for_the_write(tmp_path: Path, engine: str, at: str) -> None:
+    stopped = train(tmp_path / "run", engine, at, twice=True)
     assert stopped.returncode == 143, stopped.stderr
     assert rounds_of(tmp_path / "run") == []
     assert train(tmp_path / "run", engine).returncode == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from chimera.core.errors import UnavailableError
+from chimera.inference.coordinator.calls import Calls
 from chimera.inference.coordinator.clock import SteadyClock
 from chimera.inference.coordinator.deletion import Deleter
 from chimera.inference.coordinator.job_store import FileStore, JobStore, JournalStore
@@ -42,8 +42,8 @@ class NotCoordinator(UnavailableError):  # noqa: N818 - it states a fact
 class Coordinator:
     """The coordinator of one epoch: it leads until another process takes over, or until it is stopped.
 
-    One thread, the main thread, owns all state. Other threads post events to its queue. The main thread handles all queued
-    events, writes their records in one transaction, and then sends batches, acknowledges results and answers calls.
+    One thread, the main thread, owns all state. Other threads queue calls for it, see `Calls`. The main thread runs all queued
+    calls, writes their records in one transaction, and then sends batches, acknowledges results and answers callers.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class Coordinator:
         self._clock, self._keep_s = clock or SteadyClock(), keep_s
         self._workers, self._poll_s = Workers(self, pool), pool.poll_s
         self._deleter, self.submissions = Deleter(journal, lease.epoch), Submissions(self)
-        self._events: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = queue.SimpleQueue()
+        self._calls = Calls()
         self._ended = threading.Event()
         self._renewal = LeaseRenewal(journal, lease, self.stop)
         self._disk = disk
@@ -90,8 +90,6 @@ class Coordinator:
         self._outputs: list[Output] = []
         self._stores: dict[str, JobStore] = {}
         self._last_number = 0
-        self._after_write: list[Callable[[], None]] = []
-        self._answers: list[tuple[Future[Any], Any]] = []
 
     def lead(self) -> str:
         """Lead until another process takes over, or until `stop`; return the reason of the end.
@@ -140,10 +138,7 @@ class Coordinator:
     def submit(self, function: Callable[[], T]) -> Future[T]:
         """Do what `call` does, but return a future at once. The future cannot be cancelled."""
         self.check_leads()
-        answer: Future[T] = Future()
-        answer.set_running_or_notify_cancel()
-        self.post(self._answer, function, answer)
-        return answer
+        return self._calls.submit(function)
 
     def store(self, job: str) -> JobStore:
         """Return the store of a job's queries and results. Main thread only."""
@@ -226,11 +221,11 @@ class Coordinator:
 
     def after_write(self, action: Callable[[], None]) -> None:
         """Run an action in the main thread after the next write."""
-        self._after_write.append(action)
+        self._calls.after_write(action)
 
     def post(self, function: Callable[..., None], *args: Any) -> None:
         """Queue a call for the main thread. Any thread may call it."""
-        self._events.put((function, args))
+        self._calls.post(function, *args)
 
     def _recover(self) -> None:
         began_s = time.monotonic()
@@ -254,12 +249,12 @@ class Coordinator:
         polled_s = 0.0
         while not self._ended.is_set():
             poll_in_s = max(polled_s + self._poll_s - time.monotonic(), 0.0)
-            events = self._next_events(min(poll_in_s, _TICK_S) if self.scheduler.waiting_models() else poll_in_s)
+            calls = self._calls.take(min(poll_in_s, _TICK_S) if self.scheduler.waiting_models() else poll_in_s)
             if time.monotonic() - polled_s >= self._poll_s:
                 self._workers.poll()
                 self._drop_expired()
                 polled_s = time.monotonic()
-            for function, args in events:
+            for function, args in calls:
                 function(*args)
             self._workers.dispatch()
             self._write()
@@ -281,45 +276,15 @@ class Coordinator:
             for handle in self.workers.values():
                 handle.forget_job(job.id)
 
-    def _next_events(self, wait_s: float) -> list[tuple[Callable[..., None], tuple[Any, ...]]]:
-        events = []
-        try:
-            events.append(self._events.get(timeout=wait_s))
-            while True:
-                events.append(self._events.get_nowait())
-        except queue.Empty:
-            return events
-
     def _write(self) -> None:
         if self._records or self._outputs:
             self.journal.append(self.lease.epoch, self._records, outputs=self._outputs)
             self._records.clear()
             self._outputs.clear()
-        actions, self._after_write = self._after_write, []
-        for action in actions:
-            action()
-        answers, self._answers = self._answers, []
-        for answer, result in answers:
-            answer.set_result(result)
-
-    def _answer(self, function: Callable[[], T], answer: Future[T]) -> None:
-        try:
-            result = function()
-        except Exception as error:  # the caller gets the error
-            answer.set_exception(error)
-        else:
-            self._answers.append((answer, result))
+        self._calls.written()
 
     def _refuse_waiting(self) -> None:
         refusal = NotCoordinator("this process is no longer the coordinator")
-        for answer, _ in self._answers:
-            answer.set_exception(refusal)
+        self._calls.refuse(refusal)
         for store in self._stores.values():
             store.fail(refusal)
-        while True:
-            try:
-                function, args = self._events.get_nowait()
-            except queue.Empty:
-                return
-            if function == self._answer:
-                args[1].set_exception(refusal)

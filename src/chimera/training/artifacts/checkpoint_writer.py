@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
 from chimera.core.errors import RunError
 from chimera.training.artifacts.checkpoint import Checkpoints, Content, frozen
+
+_CHECK_S = 0.1
+"""Seconds between two checks during a wait. A signal that arrives just before a wait, or that the system delivers to another
+thread, does not end the wait; the main thread handles the signal at the next check."""
 
 
 class CheckpointWriter:
@@ -16,10 +20,15 @@ class CheckpointWriter:
 
     As a context manager, it waits at its end for the last write. After Ctrl-C or a preemption it does not wait, since a second
     signal ends a run at once. Call `finish` before the first signal raises.
+
+    Parameters
+    ----------
+    checkpoints : writes the files.
+    check_stop : called repeatedly during a wait; it raises to end the wait.
     """
 
-    def __init__(self, checkpoints: Checkpoints) -> None:
-        self._checkpoints = checkpoints
+    def __init__(self, checkpoints: Checkpoints, check_stop: Callable[[], None] = lambda: None) -> None:
+        self._checkpoints, self._check_stop = checkpoints, check_stop
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
 
@@ -55,7 +64,9 @@ class CheckpointWriter:
     def finish(self) -> None:
         """Wait for the last write, and raise its error as `check` does."""
         if self._thread is not None:
-            self._thread.join()
+            while self._thread.is_alive():
+                self._check_stop()
+                self._thread.join(_CHECK_S)
             self._thread = None
         self.check()
 

@@ -111,6 +111,7 @@ class _Batch:
         interrupted = False
         try:
             while self._running or (waiting and not self._interrupt.requested):
+                self._interrupt.check_second()
                 while waiting and len(self._running) < at_once and not self._interrupt.requested:
                     self._start(waiting.popleft())
                 if self._interrupt.requested and not interrupted:

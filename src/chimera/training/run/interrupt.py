@@ -19,6 +19,9 @@ class Interrupt:
     Python delivers signals to the main thread only. In another thread this context has no effect. A process that ignores
     SIGTERM or SIGUSR1 continues to ignore it.
 
+    The second exception may be raised in a finalizer, from which Python discards it. So code that waits calls
+    `check_second`.
+
     Attributes
     ----------
     requested : number of the first signal; None before that.
@@ -27,6 +30,7 @@ class Interrupt:
     def __init__(self) -> None:
         self.requested: int | None = None
         self._requested_s = 0.0
+        self._second: int | None = None
         self._handlers = contextlib.ExitStack()
 
     def __enter__(self) -> Interrupt:
@@ -47,9 +51,20 @@ class Interrupt:
         if self.requested is not None:
             raise stop_of(self.requested)
 
+    def check_second(self) -> None:
+        """Raise the exception of the second signal again, if there was one.
+
+        Raises
+        ------
+        KeyboardInterrupt, Terminated : see `check`.
+        """
+        if self._second is not None:
+            raise stop_of(self._second)
+
     def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of a handler
         now = time.monotonic()
         if self.requested is None:
             self.requested, self._requested_s = number, now
         elif number == signal.SIGINT or now > self._requested_s + ECHO_S:
+            self._second = number
             raise stop_of(number)

@@ -78,7 +78,8 @@ class TrainingLoop(RunState):
         self._pace = Pace(engine)
         self._in_round = False  # False during evaluation: a loss there interrupts no round
         self._interrupted = False  # a loss interrupted a round, and no call has ended since
-        self._interrupt, self._writer = Interrupt(), CheckpointWriter(checkpoints)
+        self._interrupt = Interrupt()
+        self._writer = CheckpointWriter(checkpoints, self._interrupt.check_second)
         self._rejections = Rejections()
         self._meter = UsageMeter(engine, cluster, history, strategy.traced, counted=strategy.counts, peak=peak)
         self._notifier = Notifier(self._meter, history, callbacks)
@@ -181,6 +182,7 @@ class TrainingLoop(RunState):
             self._end(in_flight, in_flight.await_some())
             max_seconds = self._budget.max_seconds
             time_is_over = max_seconds is not None and self._meter.seconds() >= max_seconds
+            self._interrupt.check_second()
             asked = self._interrupt.requested or self._stop_requested() or self._recovery.arrived
             departed = self._cluster.continues and self._cluster.departed
             if asked or departed or time_is_over or self._overdue() or (by_time and self._snapshot_due()):

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.codec import CODECS, decode, rows_of
-from chimera.core.call import coded, empty, work
+from chimera.codecs.codec import CODECS, decode
+from chimera.core.call import empty, work
 from chimera.core.errors import CodecError, ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, all_finite, reduce_in_order
@@ -21,6 +21,7 @@ from chimera.training.optimizers.optimizer import OptimizerSettings, StepperFact
 from chimera.training.plugin import Named, named
 from chimera.training.privacy.secure_sum import SecureSum
 from chimera.training.privacy.settings import Privacy
+from chimera.training.server.decoder import Decoder
 from chimera.training.server.downlink import Downlink
 from chimera.training.server.group_server import GroupServer
 
@@ -75,7 +76,7 @@ class ParameterShard(GroupServer, SecureSum):
         curvature = self._optimizer.curvature
         self._downlink = Downlink(codec, self._weights, layout, curvature=curvature, seed=seed)
         CODECS.create(*uplink)
-        self._buffers: dict[int, Flat] = {}
+        self._decoder = Decoder(self._weights, layout.rows)
         self._mean_square: Flat | None = None  # mean square of gradients; created when it is needed
         self._steps = 0
         self._copies: dict[int, Flat] = {}
@@ -126,7 +127,7 @@ class ParameterShard(GroupServer, SecureSum):
         rejected = [gradient for gradient in gradients if isinstance(gradient, Rejected)]
         given = {i: each for i, each in enumerate(gradients, 1) if not isinstance(each, Rejected)}
         messages = self._unmasked(given)
-        vectors, unread = self._unpacked(messages, len(gradients), by_rows=rule.by_rows)
+        vectors, unread = self._decoder.vectors(messages, len(gradients), self._steps, by_rows=rule.by_rows)
         rejected += unread
         # If a vector is not finite, neither is a linear aggregate. Other rules would hide it or fail.
         if vectors and not (rule.linear and self._aggregate(vectors, rule)):
@@ -168,7 +169,8 @@ class ParameterShard(GroupServer, SecureSum):
         if self._beside is None:
             self._beside = np.zeros_like(self._weights)
         sent = {i: change for i, change in enumerate(changes, 1) if not isinstance(change, Rejected)}
-        read, _ = self._read(sent, len(changes), lambda change, _: decode(change, self._weights.size))
+        size = self._weights.size
+        read, _ = self._decoder.read(sent, len(changes), self._steps, lambda change, _: decode(change, size))
         vectors = [vector for vector in read.values() if all_finite(vector)]
         if vectors:
             total = reduce_in_order(vectors, np.empty_like(self._weights), 1 / workers)
@@ -187,7 +189,7 @@ class ParameterShard(GroupServer, SecureSum):
         if isinstance(gradient, Rejected):
             return self._stepped(0, [gradient])
         try:
-            given, mean_square = self._decoded(gradient, 0), self._mean_square
+            given, mean_square = self._decoder.vector(gradient, 0), self._mean_square
         except CodecError as error:
             return self._stepped(0, [Rejected(None, self._steps, f"the gradient cannot be read: {error}")])
         with np.errstate(over="ignore", invalid="ignore"):
@@ -213,40 +215,6 @@ class ParameterShard(GroupServer, SecureSum):
         if self._rule is None or self._rule[0] != aggregation:
             self._rule = aggregation, AGGREGATIONS.create(*named(aggregation))
         return self._rule[1]
-
-    def _unpacked(
-        self, messages: Mapping[int, Encoded], total: int, *, by_rows: bool
-    ) -> tuple[dict[int, Any], list[Rejected]]:
-        """Return the vectors by index among ``total`` messages, and rejections of messages that cannot be decoded.
-
-        The vectors are sparse rows if the rule supports them and all messages hold rows.
-        """
-        found, unread = self._read(messages, total, lambda each, _: rows_of(each, self._rows)) if by_rows else ({}, [])
-        if not by_rows or any(rows is None for rows in found.values()):
-            found, unread = self._read(messages, total, self._decoded)
-        return found, unread
-
-    def _read(
-        self, messages: Mapping[int, Encoded], total: int, read: Callable[[Encoded, int], Any]
-    ) -> tuple[dict[int, Any], list[Rejected]]:
-        found: dict[int, Any] = {}
-        unread: list[Rejected] = []
-        for i, each in messages.items():
-            try:
-                found[i] = read(each, i)
-            except CodecError as error:
-                unread.append(Rejected(None, self._steps, f"gradient {i} of {total} cannot be read: {error}"))
-        return found, unread
-
-    def _decoded(self, gradient: Encoded, place: int) -> Flat:
-        """Decode into memory that is kept for this place, unless the message already holds the vector."""
-        buffer = self._buffers.get(place)
-        if buffer is None:
-            buffer = self._buffers[place] = np.empty_like(self._weights)
-        vector = decode(gradient, buffer.size, buffer)
-        if gradient.codec != "identity":  # identity takes no modelled time
-            coded(gradient.codec, "decode", buffer.size)
-        return vector
 
     def _aggregate(self, vectors: Mapping[int, Any], rule: Aggregation) -> bool:
         """Set the aggregate; return whether it is finite."""
