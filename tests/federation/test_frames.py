@@ -40,6 +40,7 @@ from chimera.engines.federation.wire.frames import (
     Revoked,
 )
 from chimera.engines.federation.wire.streams import Receiving, Sending
+from chimera.engines.http import wire
 from conformance.actors import Counter
 from federation.federation_kit import LIMIT_S, Federation, federation
 
@@ -235,6 +236,29 @@ def test_another_driver_cannot_take_over_a_run(place: Federation, tmp_path: Path
         engine.get(counter.add(1), LIMIT_S)
         refused = Hostile(place, Credentials.read(tmp_path / "eve", "requester"), engine.key).first
         assert refused == Refused("this run belongs to another driver")
+        assert engine.get(counter.add(1), LIMIT_S) == 42
+
+
+def test_a_driver_reaches_no_actor_of_another_run_whatever_its_path_names(place: Federation, tmp_path: Path) -> None:
+    """The query of a path names the driver's own run, and the path an actor of another one."""
+    with place.engine("alice", nodes=["node-0"]) as engine:
+        counter = engine.spawn(Counter, 40)
+        engine.get(counter.add(1), LIMIT_S)
+        driver = Hostile(place, Credentials.read(tmp_path / "eve", "requester"), RUN)
+        name = f"/v1/chimera/actors/{engine.key}.0"
+        asks = [
+            (verb, f"{path}{query}")
+            for query in (f"?engine={RUN}", f"?engine={RUN}&engine={engine.key}", f"?x=%2f&engine={RUN}")
+            for verb, path in (("POST", f"{name}/add"), ("POST", name), ("GET", name), ("DELETE", name))
+        ]
+        body = wire.pack({"call": [[1], {}], "kind": "conformance.actors.Counter"})
+        answers = {}
+        for number, (verb, path) in enumerate(asks, 1):
+            driver.send(CallRequest(RUN, number, "node-0", verb, path, wire.CONTENT_TYPE, len(body)), body)  # type: ignore[arg-type]
+            while not isinstance(header := driver.receive(), Answer):
+                pass
+            answers[verb, path] = header.status
+        assert answers == dict.fromkeys(answers, 403)
         assert engine.get(counter.add(1), LIMIT_S) == 42
 
 
