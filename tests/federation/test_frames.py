@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from websockets.sync.client import connect
 
 from chimera.core.errors import DataError
 from chimera.engines.federation.credentials import Credentials
-from chimera.engines.federation.wire import frames
+from chimera.engines.federation.wire import frames, port
 from chimera.engines.federation.wire.frames import (
     Acknowledged,
     Answer,
@@ -42,7 +43,7 @@ from chimera.engines.federation.wire.frames import (
 from chimera.engines.federation.wire.streams import Receiving, Sending
 from chimera.engines.http import wire
 from conformance.actors import Counter
-from federation.federation_kit import LIMIT_S, Federation, federation
+from federation.federation_kit import LIMIT_S, Federation, federation, until
 
 RUN, OTHER = "0" * 32, "1" * 32
 ASK = CallRequest(RUN, 1, "node-0", "POST", "/v1/chimera/actors/x", "t", 0)
@@ -218,6 +219,30 @@ def test_a_request_for_a_certificate_that_cannot_be_read_is_answered(place: Fede
             assert isinstance(answer, Renewed)
             assert re.search(reason, answer.reason), answer
     assert works(place)
+
+
+@pytest.mark.parametrize("ask", [Heartbeat(), Renew()])
+def test_a_member_that_reads_no_answer_does_not_fill_the_memory_of_the_hub(
+    ask: Any, place: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(port, "MAX_QUEUED_BYTES", 1 << 20)
+    place.join("node", "node-1")
+    node, other = (Hostile(place, Credentials.read(tmp_path / name, "node")) for name in ("mallory", "node-1"))
+    driver = Hostile(place, Credentials.read(tmp_path / "eve", "requester"), RUN)  # reads nothing after the greeting
+    waiting = place.hub._relay.drivers[RUN].port
+
+    def fill() -> None:
+        with contextlib.suppress(ConnectionClosed):
+            for _ in range(64):
+                node.send(msgspec.structs.replace(ANSWER, node="mallory"), bytes(frames.CHUNK))
+
+    threading.Thread(target=fill, daemon=True).start()
+    until(lambda: waiting.full)
+    for _ in range(100):
+        driver.send(ask)
+    driver.send(msgspec.structs.replace(ASK, node="node-1"))
+    assert isinstance(other.receive(), CallRequest)  # the hub has handled all frames before this one
+    assert {type(frames.unpack(frame)[0]) for frame in waiting._frames.copy()} <= {Answer}
 
 
 def test_the_hub_states_the_requester_whatever_the_driver_claims(place: Federation, tmp_path: Path) -> None:
