@@ -42,8 +42,10 @@ from chimera.engines.federation.wire.frames import (
 )
 from chimera.engines.federation.wire.streams import Receiving, Sending
 from chimera.engines.http import wire
+from chimera.federation.policy.requests import Call, Decision, Requester
+from chimera.federation.policy.requests import Refused as Rejected
 from conformance.actors import Counter
-from federation.federation_kit import LIMIT_S, Federation, federation, until
+from federation.federation_kit import LIMIT_S, AllowAll, Federation, federation, until
 
 RUN, OTHER = "0" * 32, "1" * 32
 ASK = CallRequest(RUN, 1, "node-0", "POST", "/v1/chimera/actors/x", "t", 0)
@@ -302,6 +304,30 @@ def test_a_node_survives_calls_that_claim_large_bodies(place: Federation, tmp_pa
         pass
     assert header.status == 503
     assert works(place)
+
+
+def test_a_node_bounds_the_bodies_that_wait_for_its_policy(place: Federation, tmp_path: Path) -> None:
+    """A requester that the policy refuses can send bodies faster than a disk records refusals."""
+    decided = threading.Event()
+
+    class Slow(AllowAll):
+        def request(self, requester: Requester, call: Call) -> Decision:
+            assert decided.wait(LIMIT_S)
+            return Rejected("not this one")
+
+    place.node("node-1", Slow())
+    driver = Hostile(place, Credentials.read(tmp_path / "eve", "requester"), RUN)
+    body = bytes(1 << 17)
+    statuses = []
+    for number in range(1, 265):
+        path = f"/v1/chimera/actors/{RUN}.0"
+        driver.send(CallRequest(RUN, number, "node-1", "POST", path, "t", len(body)), body)
+    driver.send(CallRequest(RUN, 999, "node-1", "GET", "/health", "t", 0))
+    while not isinstance(header := driver.receive(), Answer) or header.number != 999:
+        if isinstance(header, Answer):
+            statuses.append(header.status)
+    decided.set()
+    assert statuses == [503] * 8
 
 
 def test_paths_that_are_no_routes_are_answered(place: Federation, tmp_path: Path) -> None:
