@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from chimera.core.call import take_work
 from chimera.core.errors import ConfigurationError, TimeLimitError
 from chimera.core.message import Encoded
 from chimera.data.order import ShardOrder
@@ -70,5 +71,7 @@ def test_a_rejection_does_not_reveal_the_step_whose_batch_is_at_fault(poisoned: 
     made = worker(poisoned=poisoned)
     made.take_part(1)
     weights = made._learner._model.parameters().copy()
+    take_work()
     answer = made.delta(Encoded("identity", len(weights), (weights,)), steps=STEPS, first=FIRST)
     assert answer == [Rejected(0, FIRST, NOT_FINITE)]
+    assert take_work().samples == STEPS * BATCH  # nodes send this number to the driver
