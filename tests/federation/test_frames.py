@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -304,6 +306,27 @@ def test_a_node_survives_calls_that_claim_large_bodies(place: Federation, tmp_pa
         pass
     assert header.status == 503
     assert works(place)
+
+
+def test_refused_calls_leave_nothing_in_the_store_of_a_node(place: Federation, tmp_path: Path) -> None:
+    """A requester that the policy does not know could fill the disk: it need not confirm any answer."""
+
+    class Refusing(AllowAll):
+        def request(self, requester: Requester, call: Call) -> Decision:
+            return Rejected("not this one")
+
+    place.node("node-1", Refusing())
+    driver = Hostile(place, Credentials.read(tmp_path / "eve", "requester"), RUN)
+    actor = f"/v1/chimera/actors/{RUN}.0"
+    for number, path in enumerate((actor, f"{actor}/add"), 1):
+        driver.send(CallRequest(RUN, number, "node-1", "POST", path, wire.CONTENT_TYPE, 0))
+    statuses = {}
+    while len(statuses) < 2:
+        if isinstance(header := driver.receive(), Answer):
+            statuses[header.number] = header.status
+    assert statuses == {1: 403, 2: 404}
+    with closing(sqlite3.connect(tmp_path / "node-1" / "answers.sqlite")) as db:
+        assert db.execute("SELECT count(*) FROM calls").fetchone() == (0,)
 
 
 def test_a_node_bounds_the_bodies_that_wait_for_its_policy(place: Federation, tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -78,21 +76,6 @@ def test_a_refused_call_does_not_run_and_a_refused_answer_does_not_leave(tmp_pat
                 engine.get(counter.add(2), LIMIT_S)
             assert engine.get(counter.add(3), LIMIT_S) == 5
     assert ran == [2, 3]
-
-
-def test_refused_calls_leave_nothing_in_the_store(tmp_path: Path) -> None:
-    """A requester that the policy does not know could fill the disk."""
-    gate = Recorder(lambda call: Refused("not this one") if call.given else Allowed())
-    with federation(tmp_path) as place:
-        place.node("node-0", gate)
-        with place.engine() as engine:
-            counter, refused = engine.spawn(Counter), engine.spawn(Counter, 40)
-            for call in (counter.add(1), refused.add(1)):
-                with pytest.raises(ActorError, match="not this one"):
-                    engine.get(call, LIMIT_S)
-        with closing(sqlite3.connect(tmp_path / "node-0" / "answers.sqlite")) as db:
-            kept = db.execute("SELECT count(*) FROM calls").fetchone()
-    assert kept == (1,)  # the first actor
 
 
 def test_it_is_not_asked_about_actors_that_are_not_there(tmp_path: Path) -> None:
