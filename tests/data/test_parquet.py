@@ -209,6 +209,21 @@ def test_a_row_group_that_does_not_fit_in_memory_is_refused(wide: Path, monkeypa
         DATASETS.create("parquet", {"path": str(wide)})
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+def test_the_size_of_rows_is_not_that_of_their_encoding(
+    lazy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of few bytes can have any number of equal values."""
+    rows = 100_000
+    path = tmp_path / "equal.parquet"
+    pd.DataFrame({"a": np.zeros(rows), "b": np.zeros(rows, np.int32), "y": np.zeros(rows, bool)}).to_parquet(path)
+    assert path.stat().st_size < rows // 10
+    assert parquet.RowGroups(path).bytes == [rows * (8 + 4 + 1)]
+    monkeypatch.setattr(parquet, "memory_bytes", lambda: rows * 13)
+    with pytest.raises(DataError, match="memory"):
+        parquet_rows.ParquetRows(parquet.RowGroups(path)) if lazy else parquet.read_parquet(path)
+
+
 @pytest.mark.parametrize("labels", ["shift", lambda row: row["shift"]], ids=["column", "function"])
 def test_lazy_rows_have_the_labels_and_groups_of_those_in_memory(tmp_path: Path, labels: Any) -> None:
     rng = np.random.default_rng(4)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sqlite3
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,7 @@ from websockets.sync.client import connect
 
 from chimera.core.errors import DataError
 from chimera.engines.federation.credentials import Credentials
-from chimera.engines.federation.wire import frames
+from chimera.engines.federation.wire import frames, port
 from chimera.engines.federation.wire.frames import (
     Acknowledged,
     Answer,
@@ -40,8 +43,11 @@ from chimera.engines.federation.wire.frames import (
     Revoked,
 )
 from chimera.engines.federation.wire.streams import Receiving, Sending
+from chimera.engines.http import wire
+from chimera.federation.policy.requests import Call, Decision, Requester
+from chimera.federation.policy.requests import Refused as Rejected
 from conformance.actors import Counter
-from federation.federation_kit import LIMIT_S, Federation, federation
+from federation.federation_kit import LIMIT_S, AllowAll, Federation, federation, until
 
 RUN, OTHER = "0" * 32, "1" * 32
 ASK = CallRequest(RUN, 1, "node-0", "POST", "/v1/chimera/actors/x", "t", 0)
@@ -219,6 +225,30 @@ def test_a_request_for_a_certificate_that_cannot_be_read_is_answered(place: Fede
     assert works(place)
 
 
+@pytest.mark.parametrize("ask", [Heartbeat(), Renew()])
+def test_a_member_that_reads_no_answer_does_not_fill_the_memory_of_the_hub(
+    ask: Any, place: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(port, "MAX_QUEUED_BYTES", 1 << 20)
+    place.join("node", "node-1")
+    node, other = (Hostile(place, Credentials.read(tmp_path / name, "node")) for name in ("mallory", "node-1"))
+    driver = Hostile(place, Credentials.read(tmp_path / "eve", "requester"), RUN)  # reads nothing after the greeting
+    waiting = place.hub._relay.drivers[RUN].port
+
+    def fill() -> None:
+        with contextlib.suppress(ConnectionClosed):
+            for _ in range(64):
+                node.send(msgspec.structs.replace(ANSWER, node="mallory"), bytes(frames.CHUNK))
+
+    threading.Thread(target=fill, daemon=True).start()
+    until(lambda: waiting.full)
+    for _ in range(100):
+        driver.send(ask)
+    driver.send(msgspec.structs.replace(ASK, node="node-1"))
+    assert isinstance(other.receive(), CallRequest)  # the hub has handled all frames before this one
+    assert {type(frames.unpack(frame)[0]) for frame in waiting._frames.copy()} <= {Answer}
+
+
 def test_the_hub_states_the_requester_whatever_the_driver_claims(place: Federation, tmp_path: Path) -> None:
     place.join("node", "node-1")
     node = Hostile(place, Credentials.read(tmp_path / "node-1", "node"))
@@ -238,6 +268,29 @@ def test_another_driver_cannot_take_over_a_run(place: Federation, tmp_path: Path
         assert engine.get(counter.add(1), LIMIT_S) == 42
 
 
+def test_a_driver_reaches_no_actor_of_another_run_whatever_its_path_names(place: Federation, tmp_path: Path) -> None:
+    """The query of a path names the driver's own run, and the path an actor of another one."""
+    with place.engine("alice", nodes=["node-0"]) as engine:
+        counter = engine.spawn(Counter, 40)
+        engine.get(counter.add(1), LIMIT_S)
+        driver = Hostile(place, Credentials.read(tmp_path / "eve", "requester"), RUN)
+        name = f"/v1/chimera/actors/{engine.key}.0"
+        asks = [
+            (verb, f"{path}{query}")
+            for query in (f"?engine={RUN}", f"?engine={RUN}&engine={engine.key}", f"?x=%2f&engine={RUN}")
+            for verb, path in (("POST", f"{name}/add"), ("POST", name), ("GET", name), ("DELETE", name))
+        ]
+        body = wire.pack({"call": [[1], {}], "kind": "conformance.actors.Counter"})
+        answers = {}
+        for number, (verb, path) in enumerate(asks, 1):
+            driver.send(CallRequest(RUN, number, "node-0", verb, path, wire.CONTENT_TYPE, len(body)), body)  # type: ignore[arg-type]
+            while not isinstance(header := driver.receive(), Answer):
+                pass
+            answers[verb, path] = header.status
+        assert answers == dict.fromkeys(answers, 403)
+        assert engine.get(counter.add(1), LIMIT_S) == 42
+
+
 def test_a_node_survives_calls_that_claim_large_bodies(place: Federation, tmp_path: Path) -> None:
     """Memory is used as chunks arrive, and the sum of the claims is bounded."""
     driver = Hostile(place, Credentials.read(tmp_path / "eve", "requester"), RUN)
@@ -253,6 +306,51 @@ def test_a_node_survives_calls_that_claim_large_bodies(place: Federation, tmp_pa
         pass
     assert header.status == 503
     assert works(place)
+
+
+def test_refused_calls_leave_nothing_in_the_store_of_a_node(place: Federation, tmp_path: Path) -> None:
+    """A requester that the policy does not know could fill the disk: it need not confirm any answer."""
+
+    class Refusing(AllowAll):
+        def request(self, requester: Requester, call: Call) -> Decision:
+            return Rejected("not this one")
+
+    place.node("node-1", Refusing())
+    driver = Hostile(place, Credentials.read(tmp_path / "eve", "requester"), RUN)
+    actor = f"/v1/chimera/actors/{RUN}.0"
+    for number, path in enumerate((actor, f"{actor}/add"), 1):
+        driver.send(CallRequest(RUN, number, "node-1", "POST", path, wire.CONTENT_TYPE, 0))
+    statuses = {}
+    while len(statuses) < 2:
+        if isinstance(header := driver.receive(), Answer):
+            statuses[header.number] = header.status
+    assert statuses == {1: 403, 2: 404}
+    with closing(sqlite3.connect(tmp_path / "node-1" / "answers.sqlite")) as db:
+        assert db.execute("SELECT count(*) FROM calls").fetchone() == (0,)
+
+
+def test_a_node_bounds_the_bodies_that_wait_for_its_policy(place: Federation, tmp_path: Path) -> None:
+    """A requester that the policy refuses can send bodies faster than a disk records refusals."""
+    decided = threading.Event()
+
+    class Slow(AllowAll):
+        def request(self, requester: Requester, call: Call) -> Decision:
+            assert decided.wait(LIMIT_S)
+            return Rejected("not this one")
+
+    place.node("node-1", Slow())
+    driver = Hostile(place, Credentials.read(tmp_path / "eve", "requester"), RUN)
+    body = bytes(1 << 17)
+    statuses = []
+    for number in range(1, 265):
+        path = f"/v1/chimera/actors/{RUN}.0"
+        driver.send(CallRequest(RUN, number, "node-1", "POST", path, "t", len(body)), body)
+    driver.send(CallRequest(RUN, 999, "node-1", "GET", "/health", "t", 0))
+    while not isinstance(header := driver.receive(), Answer) or header.number != 999:
+        if isinstance(header, Answer):
+            statuses.append(header.status)
+    decided.set()
+    assert statuses == [503] * 8
 
 
 def test_paths_that_are_no_routes_are_answered(place: Federation, tmp_path: Path) -> None:

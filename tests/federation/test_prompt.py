@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -12,8 +14,10 @@ pytest.importorskip("websockets")
 
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import serve
+from websockets.exceptions import ConnectionClosed
 
 from chimera.core.errors import DataError
+from chimera.engines.federation.wire import prompt
 from chimera.engines.federation.wire.prompt import ToHub, ToMember
 from federation.federation_kit import LIMIT_S
 
@@ -95,3 +99,36 @@ def test_a_message_of_text_is_refused() -> None:
 
     with pytest.raises(DataError, match="text"):
         exchange(serving, lambda connection: connection.send("text"))
+
+
+def test_a_side_that_sends_pings_and_reads_no_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library answers each ping, however many answers wait."""
+    monkeypatch.setattr(prompt, "_MAX_UNREAD_BYTES", 1 << 16)
+
+    async def main() -> None:
+        ended = asyncio.get_running_loop().create_future()
+
+        async def handler(connection: Any) -> None:
+            with contextlib.suppress(ConnectionClosed):
+                await connection.rest()
+            ended.set_result(None)
+
+        async with serve(handler, "127.0.0.1", 0, compression=None, create_connection=ToMember) as server:
+            raw = socket.socket()
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            raw.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(raw, next(iter(server.sockets)).getsockname())
+            async with connect("ws://127.0.0.1", sock=raw, compression=None, close_timeout=0.1) as connection:
+                transport, protocol = connection.transport, connection.protocol
+                transport.pause_reading()
+                for _ in range(1000):
+                    for _ in range(100):
+                        protocol.send_ping(bytes(125))
+                    transport.writelines(protocol.data_to_send())
+                    await asyncio.wait([ended], timeout=0)
+                    if ended.done():
+                        break
+                assert ended.done()
+                transport.abort()
+
+    asyncio.run(main())

@@ -7,10 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from chimera.core.errors import ConfigurationError, TimeLimitError
+from chimera.core.call import take_work
+from chimera.core.errors import ConfigurationError, PrivacyError, TimeLimitError
 from chimera.core.message import Encoded
 from chimera.data.order import ShardOrder
 from chimera.engines.failure import Failure
+from chimera.engines.http import wire
+from chimera.engines.http.failure import described
+from chimera.federation.policy.answers import read_answer
 from chimera.models.torch_model import TorchModel
 from chimera.testing.poison import MARK, NanOnPoison, digits
 from chimera.training.messages.rejection import Rejected
@@ -20,6 +24,7 @@ from chimera.training.privacy.worker import NOT_FINITE, PrivateWorker
 from chimera.training.worker.learner import Learner
 
 ROW = "row 17: patient Smith"
+ESCAPE = "\x1b]0;title\x07"
 STEPS, BATCH, FIRST = 4, 8, 40
 
 
@@ -65,10 +70,35 @@ def test_an_error_leaves_a_private_worker_without_causes_and_notes(call: str) ->
     assert ROW not in f"{failure.traceback} {raised} {raised.__cause__} {vars(raised)}"
 
 
+class Naming(Learner):
+    """A learner whose error quotes a text of the driver, such as an unknown device."""
+
+    def step(self) -> int:
+        """Raise an error with the text."""
+        raise ValueError(ESCAPE)
+
+
+@pytest.mark.parametrize("at_gate", [False, True])
+def test_no_text_of_a_driver_reaches_the_terminal_of_a_node_as_control_characters(
+    at_gate: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    if at_gate:
+        failure = described(ValueError(ESCAPE), "delta") | {"traceback": f"Traceback\n  {ESCAPE}"}
+        read_answer("delta", wire.pack({"cost": {}, "failure": failure}))
+    else:
+        with pytest.raises(PrivacyError):
+            worker(Naming).step()
+    assert ESCAPE not in caplog.text
+    assert r"\x1b]0;" in caplog.text
+    assert "Traceback" in caplog.text
+
+
 @pytest.mark.parametrize("poisoned", range(STEPS))
 def test_a_rejection_does_not_reveal_the_step_whose_batch_is_at_fault(poisoned: int) -> None:
     made = worker(poisoned=poisoned)
     made.take_part(1)
     weights = made._learner._model.parameters().copy()
+    take_work()
     answer = made.delta(Encoded("identity", len(weights), (weights,)), steps=STEPS, first=FIRST)
     assert answer == [Rejected(0, FIRST, NOT_FINITE)]
+    assert take_work().samples == STEPS * BATCH  # nodes send this number to the driver

@@ -11,6 +11,9 @@ import numpy as np
 
 from chimera.core.errors import DataError, MissingExtraError
 
+_VALUE_BYTES = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}
+"""Size of a decoded value by its type in the file; of all other types it is at least 8 bytes."""
+
 
 class RowGroups:
     """A Parquet file that is read one row group at a time. Each process opens it for itself.
@@ -25,7 +28,7 @@ class RowGroups:
     names : names of the columns.
     bounds : first row of each row group, and the number of all rows; shape (groups + 1,).
     categorical : names of the columns that are stored as categories.
-    bytes : size of the decoded columns of each row group.
+    bytes : least size of the decoded columns of each row group.
 
     Raises
     ------
@@ -47,7 +50,7 @@ class RowGroups:
         found = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         self.bounds = np.cumsum([0, *(group.num_rows for group in found)])
         self.categorical = {field.name for field in file.schema_arrow if hasattr(field.type, "index_type")}
-        self.bytes = [sum(chunk.total_uncompressed_size for chunk in self._chunks(group)) for group in found]
+        self.bytes = [sum(map(_decoded_bytes, self._chunks(group))) for group in found]
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -96,6 +99,11 @@ class RowGroups:
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_opened": None}
+
+
+def _decoded_bytes(chunk: Any) -> int:
+    """Return the least size of a decoded column chunk. Its size in the file, uncompressed, is small if values repeat."""
+    return max(int(chunk.total_uncompressed_size), int(chunk.num_values) * _VALUE_BYTES.get(chunk.physical_type, 8))
 
 
 def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 from chimera.core import errors
 from chimera.core.errors import ActorError, ActorLost, ConfigurationError
+from chimera.core.printable import printable_lines
 from chimera.engines.failure import Failure
 from chimera.engines.http import wire
 
@@ -42,8 +43,7 @@ _CONTROL = frozenset((StopIteration, StopAsyncIteration, ActorLost))
 
 def plain_text(text: str, most: int = _MAX_SUMMARY_CHARACTERS) -> str:
     """Return a text of a node for messages: truncated, with control characters escaped, so that no terminal executes them."""
-    cut = text[:most] + ("..." if len(text) > most else "")
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in cut)
+    return printable_lines(text[:most] + ("..." if len(text) > most else ""))
 
 
 def lost(text: str) -> Failed:

@@ -211,6 +211,10 @@ class Relay:
     def _forward(self, member: ConnectedMember, frame: bytes) -> None:
         """Check a frame, and forward it. Frames to a side that is away are dropped: the driver repeats its request."""
         header, payload = unpack(frame)
+        if (
+            isinstance(header, Heartbeat | Renew) and member.port.full
+        ):  # it reads no answers, which would fill the memory
+            return
         if isinstance(header, Heartbeat):
             member.port.beat()
             return
@@ -225,8 +229,7 @@ class Relay:
         if isinstance(header, Budget) and member.role == "node":
             member.budget = header
             return
-        to = self._receiver(member, header)
-        if to is None:
+        if (to := self._receiver(member, header)) is None:
             return
         if isinstance(header, CallRequest):
             header = msgspec.structs.replace(header, requester=member.name, fingerprint=member.fingerprint)

@@ -96,9 +96,7 @@ class Service:
         if (
             method and actor.startswith(f"{request.run}.") and not self._host.has(actor)
         ):  # no call of the gate: a lost actor must not spend epsilon
-            finished(
-                self._store.finish(request.run, request.number, refusal(ActorLost(f"there is no actor {actor!r} here")))
-            )
+            finished(Kept.of(refusal(ActorLost(f"there is no actor {actor!r} here"))))
             return
         requester = Requester(request.requester, request.fingerprint)
         read: Body = body
@@ -109,13 +107,12 @@ class Service:
         if isinstance(decision, Held | Later):
             self._loop.call_soon_threadsafe(self._hold, request, body, decision, finished)
             return
+        if decision != Allowed():  # the store does not keep it: refused requests must not fill the disk
+            gone = ActorLost("the answer of this call was lost")  # it has run, and must not run again
+            finished(Kept.of(refusal(gone) if isinstance(decision, Allowed) else _refused(decision)))
+            return
         if not method:  # any other call needs an actor, which ends with this process
             self._store.begin(request.run, request.number)
-        if decision != Allowed():
-            gone = ActorLost("the answer of this call was lost")  # it has run, and must not run again
-            refused = refusal(gone) if isinstance(decision, Allowed) else _refused(decision)
-            finished(self._store.finish(request.run, request.number, refused))
-            return
 
         def answered(reply: Reply) -> None:
             """Keep the answer, in the thread of the actor, before it may leave."""

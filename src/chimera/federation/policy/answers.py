@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from chimera.core import errors
 from chimera.core.errors import DataError, PrivacyError
+from chimera.core.printable import printable_lines
 from chimera.engines.http import wire
 from chimera.engines.http.hosting.hosted_actor import Reply, error_reply
 from chimera.federation.policy.requests import Spending
@@ -92,7 +93,8 @@ def read_answer(method: str, body: bytes, stored: str = "") -> Answer:
 def _closed(method: str, failure: Mapping[str, Any]) -> dict[str, Any]:
     """Return a failure without the text and arguments of the exception, and without its traceback."""
     kind, module = str(failure.get("kind"))[:200], failure.get("module")
-    _log.warning("a call of a requester failed: %s\n%s", method, failure.get("traceback"))
+    # A requester wrote parts of the text, and a terminal shows it.
+    _log.warning("a call of a requester failed: %s\n%s", method, printable_lines(str(failure.get("traceback"))))
     if module == errors.__name__ and kind in _OPEN:
         content = failure.get("content")
         if content is not None:  # notes and attributes can be of any origin

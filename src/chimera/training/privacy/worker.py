@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 from chimera.core.errors import ActorLost, ConfigurationError, DataError, PrivacyError, TimeLimitError
 from chimera.core.message import Encoded
+from chimera.core.printable import printable_lines
 from chimera.training.messages.rejection import Rejected
 from chimera.training.messages.tally import Tally
 from chimera.training.nodes_data.evaluation import Measured
@@ -159,7 +161,7 @@ def _closed(ask: Callable[..., Any], call: str, *given: Any, **named: Any) -> An
     except Exception as error:
         released = error.with_traceback(None) if _has_no_data(error) else None
         if released is None or error.__context__ is not None:
-            _log.exception("a call of a private worker failed: %s", call)
+            _log.error("a call of a private worker failed: %s\n%s", call, printable_lines(traceback.format_exc()))
         kind = type(error).__name__
     if released is None:
         raise PrivacyError(f"{kind} in {call} of a private worker; the text is only in the log of the worker")

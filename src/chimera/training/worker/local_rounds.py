@@ -116,9 +116,13 @@ class LocalRounds:
         with np.errstate(over="ignore", invalid="ignore"):  # checked below
             if self._side_by_side is None or not self._stepped_beside(first, steps, clock, begin, flat):
                 for self._step in range(first, first + steps):
-                    rejected = self._local_step(self._step if clock is None else clock)
-                    if rejected is not None:
+                    found = self._local_step(self._step if clock is None else clock)
+                    if found is None:
+                        continue
+                    rejected = found
+                    if self._privacy is None:
                         break
+                    flat[:] = begin  # all steps are taken: the number of rows read would reveal which batch is at fault
             if local is not None and rejected is None:
                 beside_it = self._enclosure(local.end())
             self._falsified_weights(begin, flat, first)

@@ -11,6 +11,9 @@ from websockets.frames import Frame, Opcode
 
 from chimera.core.errors import DataError
 
+_MAX_UNREAD_BYTES = 4 << 20
+"""Chimera sends no pings. The library answers each one, and a side that reads no answer would fill the memory."""
+
 Take = Callable[[bytes], bool]
 """Handles a message, and returns whether it did; one that it cannot handle now waits for `rest`."""
 
@@ -34,6 +37,8 @@ class _Prompt:
             if event.opcode is Opcode.BINARY and event.fin and not self._waiting and self._took(event.data):
                 return
             self._waiting += event.opcode in (Opcode.BINARY, Opcode.TEXT)  # the first frame of a message
+            if event.opcode is Opcode.PING and self.transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:  # type: ignore[attr-defined]
+                self.transport.abort()  # type: ignore[attr-defined]
         super().process_event(event)  # type: ignore[misc]
 
     def _took(self, data: Any) -> bool:

@@ -55,7 +55,8 @@ def _reply(host: Host, engine: str, verb: str, path: str, content_type: str, bod
     if not path.startswith(ACTORS):
         return error_reply(404, ConfigurationError(f"there is no route {path[:100]!r}"))
     actor, method = actor_of(path)
-    named = parse_qs(urlsplit(path).query).get("engine", [""])[0] or (actor.partition(".")[0] if actor else engine)
+    # A path with an actor reaches that actor, whichever engine its query names.
+    named = actor.partition(".")[0] if actor else parse_qs(urlsplit(path).query).get("engine", [engine])[0]
     if named != engine:
         return error_reply(403, ConfigurationError("this is no actor of the engine that asks"))
     if verb == "GET" and not actor:
