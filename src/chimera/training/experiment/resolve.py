@@ -74,7 +74,7 @@ def mapping_as_data(data: Any) -> Any:
     ``{"x": inputs, "labels": labels}`` is a mapping of arrays. A mapping of parts, such as a ``DatasetDict`` of Hugging
     Face, has the key ``train``, and ``test`` or ``validation`` if it has a test part.
     """
-    if not isinstance(data, dict) or isinstance(data.get("name"), str):
+    if not isinstance(data, Mapping) or isinstance(data.get("name"), str):
         return data
     if is_nested(data):
         return lazy_dataset(data, {})
