@@ -193,6 +193,21 @@ def test_batches_keep_their_nesting() -> None:
     assert type(mapped(lambda leaf: leaf, Encoding(x=X))) is Encoding
 
 
+def test_arrays_train_a_module_whose_result_has_logits() -> None:
+    """As a classifier of Hugging Face on ``(images, labels)``, whose result was no tensor of outputs."""
+
+    class Named(nn.Linear):
+        def forward(self, inputs: Any) -> Any:
+            return SimpleNamespace(loss=None, logits=super().forward(inputs))
+
+    torch.manual_seed(0)
+    named, plain = TorchModel(Named(4, 3)), TorchModel(nn.Linear(4, 3))
+    plain.load(named.parameters())
+    np.testing.assert_array_equal(named.gradient((X, Y))[0], plain.gradient((X, Y))[0])
+    assert named.evaluate((X, Y)) == plain.evaluate((X, Y))
+    np.testing.assert_array_equal(named.predict(X), plain.predict(X))
+
+
 def test_metrics_of_batches_are_means_over_samples() -> None:
     class Mean:
         """As a metric of torchmetrics."""
