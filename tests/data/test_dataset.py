@@ -133,6 +133,7 @@ INVALID = {
     "three axes of targets": (lambda: (X, np.zeros((6, 1, 1))), "targets have shape"),
     "an array alone": (lambda: X, "has no targets"),
     "a tensor alone": (lambda: torch.zeros(3, 2), "has no targets"),
+    "train_test_split": (lambda: [X, X, Y, Y], r"list of length 4 is not a data set: give \(\(X_train, y_train\), "),
     "three things": (lambda: (X, Y, X), "a tuple of length 3 is not a data set"),
     "a number": (lambda: 3, "a int is not a data set"),
     "a single value": (lambda: (X, 3), "targets are a single value"),
@@ -264,6 +265,21 @@ def test_two_frames_are_a_train_and_a_test_part_if_the_target_column_is_given():
     assert split.test.targets.tolist() == [1]
     assert split.test.features == ("a", "kind=x", "kind=y")
     assert len(Split.of((frame[["a"]], frame["label"]), test_fraction=0.4).test) == 1
+
+
+def test_two_frames_with_a_column_in_common_are_a_train_and_a_test_part():
+    """Before, the columns of the second frame were targets of the first, if both had other columns or another order."""
+    frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [4.0, 5.0, 6.0], "target": ["p", "q", "r"]})
+    assert Split.of((frame, frame[1:2])).test.targets.tolist() == [1]
+    for columns, odd in ((["b", "a", "target"], "their order"), (["a", "target"], "b")):
+        with pytest.raises(DataError, match=f"differ from those of the train part: {odd}"):
+            Split.of((frame, frame[columns]))
+
+
+def test_two_frames_without_names_are_inputs_and_targets():
+    split = Split.of((pd.DataFrame(X), pd.DataFrame(X[:, :1])), test_fraction=0.5)
+    assert split.train.features == ("0", "1")
+    assert split.train.task == "regression"
 
 
 def test_the_test_part_has_the_classes_of_the_train_part():

@@ -150,3 +150,25 @@ def test_a_loss_of_values_refuses_integers_that_became_indices_of_classes(lowest
     with pytest.raises(DataError, match=r"'mse' predicts values, but the targets are 3 classes, .* give real numbers"):
         train(model, (INPUTS, LABELS + lowest))
     assert "r2" in train(model, (INPUTS, (LABELS + lowest).astype(float)))
+
+
+@pytest.mark.parametrize("ignored", [-100, 255])
+def test_labels_that_a_loss_ignores_are_not_numbered_as_a_class(ignored: int) -> None:
+    """Before, index 0 of four outputs was trained on the rows that must not count."""
+    torch.manual_seed(0)
+    model = chimera.TorchModel(nn.Linear(4, 4), loss=nn.CrossEntropyLoss(ignore_index=ignored))
+    labels = np.where(np.arange(N) % 4 == 0, ignored, LABELS)
+    with pytest.raises(DataError, match=rf"targets of {ignored}, .* numbered as a class .*: leave out their rows"):
+        train(model, (INPUTS, labels))
+    assert np.isfinite(train(model, (INPUTS, LABELS))["loss"])
+
+
+def test_an_ignored_index_is_not_that_of_another_label() -> None:
+    model = chimera.TorchModel(linear(), loss=nn.CrossEntropyLoss(ignore_index=2))
+    with pytest.raises(DataError, match="ignore_index=2, but this is the index of the class '5'"):
+        train(model, (INPUTS, 2 * LABELS + 1))
+
+
+def test_an_ignored_index_of_labels_from_0_is_kept() -> None:
+    model = chimera.TorchModel(linear(), loss=nn.CrossEntropyLoss(ignore_index=2))
+    assert np.isfinite(train(model, (INPUTS, LABELS))["loss"])

@@ -224,3 +224,21 @@ def test_a_single_sample_and_undefined_outputs_do_not_tell_probabilities() -> No
     assert not check_loss(loss, one, torch.tensor([1]), value)
     for row in ([0.5, 1.5], [torch.nan, torch.nan]):
         assert check_loss(loss, torch.tensor([[0.25, 0.75], row]), torch.tensor([1, 0]), value)
+
+
+BINARY = (Y > 0).astype(np.float32)
+
+
+@pytest.mark.parametrize("loss", ["bce-with-logits", nn.BCEWithLogitsLoss(), F.binary_cross_entropy_with_logits])
+@pytest.mark.parametrize("last", [[nn.Sigmoid()], [nn.Sigmoid(), nn.Flatten(0)]])
+def test_bce_with_logits_refuses_outputs_after_a_sigmoid(loss: Any, last: list[nn.Module]) -> None:
+    model = TorchModel(nn.Sequential(nn.Linear(4, 1), *last), loss=loss)
+    with pytest.raises(ConfigurationError, match="are probabilities, as after a sigmoid"):
+        model.gradient((X, BINARY))
+
+
+@pytest.mark.parametrize("last", [nn.Identity(), nn.Flatten(0), nn.Hardtanh(0, 1), nn.ReLU()])
+def test_bce_with_logits_takes_other_outputs(last: nn.Module) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Sigmoid(), nn.Linear(4, 1), last)
+    assert np.isfinite(TorchModel(module, loss="bce-with-logits").gradient((X, BINARY))[1])

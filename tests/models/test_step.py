@@ -14,7 +14,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from chimera.core.batch import mapped, rows_of, samples_in
+import chimera
+from chimera.core.batch import mapped, pieces_of, rows_of, samples_in
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.models.torch_model import TorchModel
 
@@ -191,6 +192,86 @@ def test_batches_keep_their_nesting() -> None:
     assert isinstance(half["b"], Parts)
     assert len(batch["b"].x) == N
     assert type(mapped(lambda leaf: leaf, Encoding(x=X))) is Encoding
+
+
+def test_arrays_train_a_module_whose_result_has_logits() -> None:
+    """As a classifier of Hugging Face on ``(images, labels)``, whose result was no tensor of outputs."""
+
+    class Named(nn.Linear):
+        def forward(self, inputs: Any) -> Any:
+            return SimpleNamespace(loss=None, logits=super().forward(inputs))
+
+    torch.manual_seed(0)
+    named, plain = TorchModel(Named(4, 3)), TorchModel(nn.Linear(4, 3))
+    plain.load(named.parameters())
+    np.testing.assert_array_equal(named.gradient((X, Y))[0], plain.gradient((X, Y))[0])
+    assert named.evaluate((X, Y)) == plain.evaluate((X, Y))
+    np.testing.assert_array_equal(named.predict(X), plain.predict(X))
+
+
+def test_samples_are_not_the_first_of_several_lengths() -> None:
+    tokens, offsets, labels = np.arange(10), np.array([0, 4, 7]), np.array([0, 1, 0])
+    boxes = np.zeros((5, 4))
+    assert samples_in({"tokens": tokens, "offsets": offsets, "labels": labels}) == 3
+    assert samples_in({"nodes": tokens, "graph": tokens % 3, "y": labels}) == 3
+    assert samples_in((tokens, offsets, labels)) == 3
+    assert samples_in((np.zeros((3, 8, 8)), boxes)) == 3
+    assert samples_in({"image": np.zeros((3, 8, 8)), "boxes": boxes, "label": "text"}) == 3
+
+
+def test_a_batch_of_several_lengths_is_not_cut() -> None:
+    batch = {"tokens": np.arange(10), "offsets": np.array([0, 4, 7]), "labels": np.array([0, 1, 0])}
+    assert list(pieces_of(batch, 3)) == [batch]
+    with pytest.raises(DataError, match="3 samples cannot be cut into pieces of 2: its arrays have 10, 3 rows"):
+        list(pieces_of(batch, 2))
+
+
+class Bags(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.bag, self.last = nn.EmbeddingBag(12, 4), nn.Linear(4, 3)
+
+    def forward(self, tokens: Any, offsets: Any) -> Any:
+        return self.last(self.bag(tokens, offsets))
+
+
+class Texts(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    def __len__(self) -> int:
+        return 11
+
+    def __getitem__(self, row: int) -> Any:
+        return torch.arange(1 + row), row % 3
+
+
+def joined(samples: list[Any]) -> dict[str, Any]:
+    lengths = [0] + [len(tokens) for tokens, _ in samples]
+    tokens = torch.cat([tokens for tokens, _ in samples])
+    labels = torch.tensor([label for _, label in samples])
+    return {"tokens": tokens, "offsets": torch.tensor(lengths[:-1]).cumsum(0), "labels": labels}
+
+
+def test_the_loss_of_bags_of_words_is_the_mean_over_texts() -> None:
+    """Before, each piece of the evaluation counted by its number of tokens."""
+    data, model = chimera.SampleDataset(Texts(), collate=joined), TorchModel(Bags(), evaluate_rows=4)
+    whole = joined([Texts()[row] for row in range(11)])
+    with torch.no_grad():
+        wanted = F.cross_entropy(model.module(whole["tokens"], whole["offsets"]), whole["labels"])
+    assert model.evaluate(data.whole())["loss"] == pytest.approx(wanted.item(), rel=1e-6)
+
+
+def test_a_step_that_reads_weights_of_samples_has_no_default_metrics() -> None:
+    """Before, the weights, the last part of a batch, were the classes of an accuracy."""
+
+    def weighted(module: Any, batch: Any) -> Any:
+        inputs, targets, weights = batch
+        outputs = module(inputs)
+        return (F.cross_entropy(outputs, targets, reduction="none") * weights).mean(), outputs
+
+    torch.manual_seed(0)
+    model = TorchModel(nn.Linear(4, 3), step=weighted)
+    inputs = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    assert set(model.evaluate((inputs, np.arange(6) % 3, np.ones(6, np.float32)))) == {"loss"}
 
 
 def test_metrics_of_batches_are_means_over_samples() -> None:

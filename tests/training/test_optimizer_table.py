@@ -113,9 +113,10 @@ def local_class() -> type:
         (two_groups, "groups of parameters with different options"),
         (local_class, "define it at the top of a module"),
         ("nowhere:Optimizer", "cannot import 'nowhere'"),
+        ("adafactor", "'adafactor' steps matrices, by their rows and columns"),  # its results were not those of torch
         ("adammm", r"unknown optimizer 'adammm'; did you mean 'adam'\? known: .*yogi"),
     ],
-    ids=["number", "groups", "hidden", "nowhere", "misspelt"],
+    ids=["number", "groups", "hidden", "nowhere", "matrices", "misspelt"],
 )
 def test_invalid_options_raise_a_one_line_error(fit: Fit, given: Any, message: str) -> None:
     optimizer = given() if callable(given) else given  # a torch optimizer takes seconds to import

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -37,16 +38,23 @@ def leaves(batch: Batch) -> Iterator[Any]:
 
 
 def samples_in(batch: Batch) -> int:
-    """Return the number of samples of a batch: the length of its first leaf.
+    """Return the number of samples of a batch: the most frequent length of its leaves, the first one of equally frequent ones.
+
+    Of a mapping with an array of targets, see `TARGET_KEYS`, it is the length of the targets. Other leaves may have other
+    lengths, such as the concatenated tokens of all samples.
 
     Raises
     ------
     DataError : the batch has no leaf with rows.
     """
-    if type(batch) is tuple and hasattr(batch[0], "shape"):  # the most frequent case
+    if type(batch) is tuple and len(batch) == 2 and hasattr(batch[0], "shape"):  # the most frequent case
         return len(batch[0])
-    for leaf in leaves(batch):
-        return len(leaf)
+    key = target_key(batch)
+    if key is not None and len(getattr(batch[key], "shape", ())):
+        return len(batch[key])
+    lengths = Counter(len(leaf) for leaf in leaves(batch))
+    if lengths:
+        return lengths.most_common(1)[0][0]
     raise DataError(
         f"a batch of type {type(batch).__name__} has no array or tensor, so the number of its samples is unknown"
     )
@@ -85,6 +93,10 @@ def pieces_of(batch: Batch, rows: int) -> Iterator[Batch]:
     """Yield the samples of a batch, or of data that reads its own batches, in pieces of at most ``rows`` samples.
 
     Data that reads its own batches has a method ``pieces(rows)``.
+
+    Raises
+    ------
+    DataError : the batch has more rows, and its leaves have different numbers of rows, so it is not known how to cut them.
     """
     own = getattr(batch, "pieces", None)
     if own is not None:
@@ -94,6 +106,11 @@ def pieces_of(batch: Batch, rows: int) -> Iterator[Batch]:
     if count <= rows:
         yield batch
         return
+    if len(lengths := dict.fromkeys(len(leaf) for leaf in leaves(batch))) > 1:
+        raise DataError(
+            f"a batch of {count} samples cannot be cut into pieces of {rows}: its arrays have "
+            f"{', '.join(map(str, lengths))} rows; set accumulate to 1, and use smaller batches"
+        )
     for begin in range(0, count, rows):
         yield rows_of(batch, slice(begin, begin + rows))
 

@@ -73,16 +73,39 @@ def check_values(train: TrainingData, loss: str) -> None:
     ------
     DataError : the targets are classes whose indices differ from their labels, such as integers from 1 to 5.
     """
-    if (
-        not isinstance(train, Dataset)
-        or train.classes is None
-        or train.classes == tuple(map(str, range(train.outputs)))
-    ):
-        return
-    raise DataError(
-        f"the loss {loss!r} predicts values, but the targets are {len(train.classes)} classes, {train.classes[0]!r} to "
-        f"{train.classes[-1]!r}: give real numbers, such as targets.astype(float)"
-    )
+    if classes := _renumbered(train):
+        raise DataError(
+            f"the loss {loss!r} predicts values, but the targets are {len(classes)} classes, {classes[0]!r} to "
+            f"{classes[-1]!r}: give real numbers, such as targets.astype(float)"
+        )
+
+
+def check_ignored(train: TrainingData, ignored: int) -> None:
+    """Check the targets in memory for a loss of classes that does not count targets of one index, such as -100.
+
+    Raises
+    ------
+    DataError : the targets are classes whose indices differ from their labels, and the index means a label or another class.
+    """
+    classes = _renumbered(train)
+    if str(ignored) in classes:
+        raise DataError(
+            f"targets of {ignored}, which the loss does not count, were numbered as a class like the other labels "
+            f"({classes[0]!r} to {classes[-1]!r}): leave out their rows"
+        )
+    if 0 <= ignored < len(classes):
+        raise DataError(
+            f"the loss does not count targets of ignore_index={ignored}, but this is the index of the class "
+            f"{classes[ignored]!r}, since the labels ({classes[0]!r} to {classes[-1]!r}) were numbered from 0: leave out the "
+            "rows that must not count"
+        )
+
+
+def _renumbered(train: TrainingData) -> tuple[str, ...]:
+    """Return the labels of targets in memory, if their indices differ from them; otherwise none."""
+    if not isinstance(train, Dataset) or train.classes is None:
+        return ()
+    return () if train.classes == tuple(map(str, range(train.outputs))) else train.classes
 
 
 def _targets(train: TrainingData) -> Any:

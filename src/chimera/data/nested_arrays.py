@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from chimera.data.samples import SampleDataset
 
 class NestedArrays:
     """A map-style data set of arrays, such as ``((a, b), targets)``, ``({"a": a}, targets)`` or ``{"a": a, "label": b}``.
+
+    Mappings need not be dictionaries: the ``BatchEncoding`` of a tokenizer is one. ``(images, masks)`` is a nesting, too.
 
     Parameters
     ----------
@@ -55,16 +58,22 @@ class NestedArrays:
 
 
 def is_nested(source: Any) -> bool:
-    """Return whether a source is a nesting of arrays other than ``(inputs, targets)``."""
-    if isinstance(source, dict):
-        return bool(source) and all(map(_is_array, source.values()))
+    """Return whether a source is a nesting of arrays other than ``(inputs, targets)`` with a number or a row per sample."""
+    if isinstance(source, Mapping):
+        return _holds_arrays(source)
     if not isinstance(source, tuple) or len(source) != 2 or not _is_array(source[1]):
         return False
-    if isinstance(source[0], dict):
-        return bool(source[0]) and all(map(_is_array, source[0].values()))
     inputs = source[0]
+    if isinstance(inputs, Mapping):
+        return _holds_arrays(inputs)
+    if _is_array(inputs) and len(source[1].shape) > 2:  # such as images with a mask each
+        return True
     rows = len(source[1])  # if there are as many arrays as rows, they are the rows of one array
     return isinstance(inputs, tuple | list) and 0 < len(inputs) != rows and all(map(_is_array, inputs))
+
+
+def _holds_arrays(columns: Mapping[Any, Any]) -> bool:
+    return bool(columns) and all(map(_is_array, columns.values()))
 
 
 def _is_array(value: Any) -> bool:

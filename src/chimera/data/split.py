@@ -96,7 +96,7 @@ class Split:
                 test = lazy_dataset(source[1], reading) if is_lazy(source[1]) else Dataset.of(source[1], **reading)
                 return Split(train, test)
             frames = all(map(sources.is_frame, source)) and (
-                reading.get("target") is not None or list(source[0].columns) == list(source[1].columns)
+                reading.get("target") is not None or _are_parts(source[0].columns, source[1].columns)
             )
             if frames or all(isinstance(part, Dataset) or sources.has_own_targets(part) for part in source):
                 train = Dataset.of(source[0], **reading)
@@ -154,6 +154,11 @@ class Split:
             scaling = Scaling.of(train.values_of(what))
             train, test = train.scaled(what, scaling), test.scaled(what, scaling)
         return Split(train, test)
+
+
+def _are_parts(ours: Any, theirs: Any) -> bool:
+    """Return whether two frames with these columns are a train and a test part: inputs and targets have no name in common."""
+    return list(ours) == list(theirs) or any(isinstance(name, str) for name in set(ours) & set(theirs))
 
 
 def _name_for(folder: Path) -> str:

@@ -34,10 +34,11 @@ class Evaluation:
     ----------
     sums : the sums of no rows, to which those of each piece are added.
     predictions : function of outputs that returns predictions.
+    own_step : whether the loss is that of a user's step, which may read other parts of a batch than the last as targets.
     """
 
-    def __init__(self, sums: Sums, predictions: Callable[[Tensor], NDArray[Any]]) -> None:
-        self.sums, self._predictions = sums, predictions
+    def __init__(self, sums: Sums, predictions: Callable[[Tensor], NDArray[Any]], *, own_step: bool = False) -> None:
+        self.sums, self._predictions, self._own_step = sums, predictions, own_step
 
     def add(self, found: Outcome, batch: Batch) -> None:
         """Add a piece: its loss and outputs, and the batch they belong to.
@@ -54,7 +55,9 @@ class Evaluation:
                 metric.add_batch(found.outputs, batch, loss, rows)
             else:
                 of_targets.append(metric)
-        if of_targets:
+        if of_targets and self.sums.by_default and self._own_step and _has_parts(batch):
+            self.sums.metrics = {}  # it is not known which part holds the targets: the last one may be weights of samples
+        elif of_targets:
             self._add_to(of_targets, found.outputs, targets_of(batch))
 
     def _add_to(self, metrics: list[Metric], outputs: Any, targets: Any) -> None:
@@ -75,6 +78,10 @@ class Evaluation:
         wanted = targets.numpy() if hasattr(targets, "numpy") else np.asarray(targets)
         for metric in metrics:
             metric.add(values, predictions, wanted)
+
+
+def _has_parts(batch: Batch) -> bool:
+    return isinstance(batch, tuple | list) and len(batch) > 2
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Checks of losses on the first batch: loss functions of users average over its rows, `nll` gets log-probabilities.
 
-`cross-entropy` gets outputs before a softmax.
+`cross-entropy` gets outputs before a softmax, and `bce-with-logits` before a sigmoid.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from chimera.models.losses import Loss
 if TYPE_CHECKING:
     from torch import Tensor
 
-CHECKED = "cross-entropy", "nll"
+CHECKED = "bce-with-logits", "cross-entropy", "nll"
 """Losses by name that `check_loss` checks."""
 _TOLERANCE = 1e-4  # relative difference of a sum: of the losses of two parts of a batch, or of probabilities
 _ROUNDING = 0.01  # of a logarithm of a probability, in bfloat16 as well
+_SHAPING = ("Squeeze", "Unsqueeze", "View", "Reshape", "Select", "Alias")  # names of gradients that change no value
 _MIN_PART = 1e-3  # least share of each part: a mean equals the sum if no row of one part counts
 
 
@@ -35,10 +36,12 @@ def check_loss(loss: Loss, outputs: Any, targets: Any, value: Tensor) -> bool:
     Raises
     ------
     ConfigurationError : see `_check_mean`; the outputs for ``nll`` are not log-probabilities; or those for ``cross-entropy``
-        are probabilities.
+        or ``bce-with-logits`` are probabilities.
     """
     if loss.name == "cross-entropy":
         return _check_logits(outputs)
+    if loss.name == "bce-with-logits":
+        return _check_single_logits(outputs)
     if loss.name != "nll":
         return _check_mean(loss, outputs, targets, value)
     if outputs.max() > _ROUNDING:
@@ -66,6 +69,26 @@ def _check_logits(outputs: Tensor) -> bool:
     raise ConfigurationError(
         "the outputs for the loss 'cross-entropy' are probabilities, as after a softmax, which the loss applies itself: remove "
         "the softmax from the model, or use a log_softmax"
+    )
+
+
+def _check_single_logits(outputs: Tensor) -> bool:
+    """Check that the outputs for ``bce-with-logits``, which applies a sigmoid, are not the result of one; return True.
+
+    The values do not tell: logits may be from 0 to 1, too. The operation that made the outputs does.
+
+    Raises
+    ------
+    ConfigurationError : a sigmoid made the outputs.
+    """
+    made_by: Any = outputs.grad_fn
+    while made_by is not None and made_by.name().startswith(_SHAPING):
+        made_by = made_by.next_functions[0][0]
+    if made_by is None or not made_by.name().startswith("Sigmoid"):
+        return True
+    raise ConfigurationError(
+        "the outputs for the loss 'bce-with-logits' are probabilities, as after a sigmoid, which the loss applies itself: "
+        "remove the sigmoid from the model, or use the loss 'bce'"
     )
 
 

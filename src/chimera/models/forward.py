@@ -17,7 +17,7 @@ from chimera.models.first_batch import CHECKED, check_loss
 from chimera.models.flat_module import FlatModule
 from chimera.models.losses import FLOAT32, INT64, Loss, as_tensor
 from chimera.models.module_buffers import check_rows
-from chimera.models.step import DefaultStep, Outcome, Step, outcome_of, outputs_of
+from chimera.models.step import DefaultStep, Outcome, Step, outcome_of, outputs_in, outputs_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -106,7 +106,7 @@ class ForwardPass:
             return outputs_of(self._module(), mapped(self._leaf, inputs))
         tensor = self.tensor_of(inputs)
         try:
-            outputs: Tensor = self._module()(tensor)
+            result = self._module()(tensor)
         except Exception as error:
             shape = tuple(tensor.shape)
             name = type(self.flat.module).__name__
@@ -118,6 +118,9 @@ class ForwardPass:
             check_rows(self.flat.module, error, len(tensor))
             error.add_note(f"in the forward pass of {name} on {tensor.dtype} inputs of shape {shape}")
             raise
+        outputs: Tensor = (
+            result if self.loss.targets == "any" else outputs_in(result)
+        )  # a function takes the result itself
         return outputs
 
     def evaluating(self) -> AbstractContextManager[dict[str, float]]:

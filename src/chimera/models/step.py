@@ -52,7 +52,7 @@ def found_in(result: Any) -> Outcome | None:
     if isinstance(result, tuple | list) and len(result) == 2 and hasattr(result[0], "backward"):
         return Outcome(*result)
     loss = _entry(result, "loss")
-    return Outcome(loss, _outputs_in(result)) if hasattr(loss, "backward") else None
+    return Outcome(loss, outputs_in(result)) if hasattr(loss, "backward") else None
 
 
 class DefaultStep:
@@ -82,8 +82,8 @@ class DefaultStep:
         result = self.forward(module, batch)
         loss = _entry(result, "loss")
         if hasattr(loss, "backward"):
-            return Outcome(loss, _outputs_in(result))
-        outputs, targets = _outputs_in(result), targets_of(batch)
+            return Outcome(loss, outputs_in(result))
+        outputs, targets = outputs_in(result), targets_of(batch)
         if targets is None:
             raise ConfigurationError(
                 f"{type(module).__name__} returned no loss, and the batch ({_described(batch)}) has no targets: give "
@@ -129,7 +129,7 @@ class DefaultStep:
 
 def outputs_of(module: nn.Module, inputs: Any) -> Tensor:
     """Return the outputs of a module for inputs without targets."""
-    outputs: Tensor = _outputs_in(_called(module, inputs))
+    outputs: Tensor = outputs_in(_called(module, inputs))
     return outputs
 
 
@@ -164,7 +164,7 @@ def _entry(result: Any, key: str) -> Any:
     return result.get(key) if isinstance(result, Mapping) else getattr(result, key, None)
 
 
-def _outputs_in(result: Any) -> Any:
+def outputs_in(result: Any) -> Any:
     """Return the tensor of outputs: ``logits`` or ``outputs`` of a mapping or an object, or the result itself."""
     for key in ("logits", "outputs"):
         if (found := _entry(result, key)) is not None:

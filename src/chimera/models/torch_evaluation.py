@@ -50,7 +50,7 @@ class TorchEvaluation(MergedEvaluation):
     def _evaluated(self, batch: Batch) -> tuple[Sums, dict[str, float]]:
         if isinstance(batch, tuple | list):
             check_lengths(inputs_of(batch), targets_of(batch))
-        evaluation = Evaluation(self.new_sums(), self._predictions)
+        evaluation = Evaluation(self.new_sums(), self._predictions, own_step=self._pass.step is not None)
         with threads_for(batch, self._flat), evaluating(self._flat), self._pass.evaluating() as logged:
             for piece in pieces_of(batch, self._evaluate_rows):
                 evaluation.add(self._pass(piece), piece)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -67,7 +67,7 @@ def has_own_targets(value: Any) -> bool:
 
 
 def _is_map_style(value: Any) -> bool:
-    plain = is_array(value) or isinstance(value, str | bytes | list | tuple | dict | range)
+    plain = is_array(value) or isinstance(value, str | bytes | list | tuple | Mapping | range)
     return not plain and hasattr(value, "__len__") and hasattr(value, "__getitem__")
 
 
@@ -83,7 +83,7 @@ def is_sampled(value: Any) -> bool:
     if not isinstance(tensors, tuple) or len(tensors) != 2:
         return True
     inputs, targets = tensors
-    return not inputs.is_floating_point() or (targets.ndim > 1 and not targets.is_floating_point())
+    return not inputs.is_floating_point() or targets.ndim > 1 + targets.is_floating_point()
 
 
 def is_large_parquet(value: Any) -> bool:
@@ -115,7 +115,9 @@ def pairs(source: Any, options: table.TableOptions, *, header: bool | None = Non
     if is_tensor(source) or isinstance(source, np.ndarray):
         raise DataError(f"an array of shape {tuple(source.shape)} has no targets: give (inputs, targets)")
     length = f" of length {len(source)}" if isinstance(source, tuple | list) else ""
-    raise DataError(f"a {type(source).__name__}{length} is not a data set: give {_KINDS}")
+    divided = isinstance(source, tuple | list) and len(source) == 4 and all(map(is_array, source))
+    wanted = "((X_train, y_train), (X_test, y_test)) of the four arrays of train_test_split" if divided else _KINDS
+    raise DataError(f"a {type(source).__name__}{length} is not a data set: give {wanted}")
 
 
 def name_of(source: Any) -> str:

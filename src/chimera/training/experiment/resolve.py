@@ -13,7 +13,7 @@ from chimera.core.counted import counted
 from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import RowData, TrainingData
-from chimera.data.indicators import check_default_loss, check_probabilities, check_values
+from chimera.data.indicators import check_default_loss, check_ignored, check_probabilities, check_values
 from chimera.data.lazy import lazy_dataset
 from chimera.data.nested_arrays import is_nested
 from chimera.data.nodes import NodesData
@@ -23,7 +23,7 @@ from chimera.data.scaling import Standardize
 from chimera.data.split import DATASETS, Split
 from chimera.models.compute import Compute
 from chimera.models.conversion import as_model, build_model
-from chimera.models.losses import INDICATOR_LOSSES
+from chimera.models.losses import IGNORED, INDICATOR_LOSSES
 from chimera.models.model import MODELS, Model
 from chimera.strategies.strategy import Strategy
 from chimera.training.aggregation.aggregation import AGGREGATIONS
@@ -74,7 +74,7 @@ def mapping_as_data(data: Any) -> Any:
     ``{"x": inputs, "labels": labels}`` is a mapping of arrays. A mapping of parts, such as a ``DatasetDict`` of Hugging
     Face, has the key ``train``, and ``test`` or ``validation`` if it has a test part.
     """
-    if not isinstance(data, dict) or isinstance(data.get("name"), str):
+    if not isinstance(data, Mapping) or isinstance(data.get("name"), str):
         return data
     if is_nested(data):
         return lazy_dataset(data, {})
@@ -244,4 +244,6 @@ def model_of(model: Any, train: TrainingData, seed: int) -> Model:
         check_probabilities(train, name)
     if getattr(loss, "task", None) == "regression" and getattr(loss, "task_is_known", False):
         check_values(train, str(name))
+    if loss is not None and getattr(loss, "targets", None) == "classes":
+        check_ignored(train, getattr(loss.function, "ignore_index", IGNORED))
     return made

@@ -23,6 +23,7 @@ from chimera.training.optimizers.schedule import Schedule
 _TENSOR, _SCALAR = "tensor.", "scalar."
 _ROWWISE = "SGD", "Adagrad"
 _SGD_LEARNING_RATE = 0.1  # torch's default of 1e-3 trains too slowly
+_OF_MATRICES = "Adafactor", "Muon"  # Adafactor takes a step on a flat vector, but another one
 _MEAN_SQUARES = "exp_avg_sq", "square_avg"  # state names of Adam and its variants; of RMSprop and Adadelta
 
 
@@ -277,6 +278,11 @@ def _optimizer_class(name: str) -> Any:
     kind = classes.get(name.lower().replace("-", ""))
     if kind is None:
         raise UnknownNameError("optimizer", name, [*classes, "momentum"])
+    if kind.__name__ in _OF_MATRICES:
+        raise ConfigurationError(
+            f"the optimizer {name!r} steps matrices, by their rows and columns, but a run steps one flat vector of all "
+            "parameters: use 'adamw'"
+        )
     return kind
 
 
