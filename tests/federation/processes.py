@@ -25,7 +25,7 @@ CHUNK = 1 << 16
 class Summer:
     """An actor whose results depend on all its former calls. It logs each call that it runs."""
 
-    hosted = True
+    hosted, brief = True, frozenset({"step"})
     log: Path
 
     def __init__(self, seed: int, token: str) -> None:

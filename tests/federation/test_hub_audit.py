@@ -94,6 +94,19 @@ def ask(number: int, run: str = RUN) -> CallRequest:
     return CallRequest(run, number, "a", "POST", "/v1/chimera/actors/x/step", "t", 10, 0, "alice", "f")
 
 
+def test_each_call_of_a_request_has_a_line() -> None:
+    said: list[tuple[Any, ...]] = []
+    keys = "number", "method", "bytes_in", "bytes_out"
+    passes = Traffic(lambda decision, **entry: said.append((decision, *(entry[key] for key in keys))))
+    for number, methods in ((1, "step,tally"), (3, ",".join(["step"] * 17))):
+        request = CallRequest(RUN, number, "a", "POST", f"/v1/chimera/actors/x/{methods}", "t", 10, 0, "alice", "f")
+        passes.passed(request, 10)
+        passes.passed(Answer(RUN, number, "a", 200, "t", 7, 0), 7)
+    assert said[:2] == [("relayed", 1, "step", 10, 7), ("relayed", 2, "tally", 0, 0)]
+    assert said[2:] == [("relayed", 3, ",".join(["step"] * 17)[:100], 10, 7)]  # nodes refuse so many
+    assert passes.runs[RUN].calls == 3
+
+
 def test_calls_without_an_answer_have_lines_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traffic, "_MAX_OPEN", 3)
     monkeypatch.setattr(traffic, "_MAX_DISCONNECTED_RUNS", 2)

@@ -19,16 +19,16 @@ from sklearn.datasets import load_breast_cancer
 from torch import nn
 
 import chimera
-from chimera.core.errors import ChimeraError, PrivacyError
+from chimera.core.errors import ChimeraError
 from chimera.engines.http import wire
 from chimera.engines.http.hosting.host import Host
-from chimera.engines.http.hosting.hosted_actor import Reply, error_reply
+from chimera.engines.http.hosting.hosted_actor import Reply
+from chimera.engines.http.joined import MAX_CALLS
 from chimera.federation.audit.verify import verify
-from chimera.federation.policy.answers import read_answer
+from chimera.federation.node.gated_request import GatedRequest
 from chimera.federation.policy.gate import Gate
 from chimera.federation.policy.participants import Participants, certified
 from chimera.federation.policy.reading import CallReader
-from chimera.federation.policy.requests import Refused
 from chimera.federation.policy.rules import START, STRATEGIES
 from chimera.nodes.workers import TorchWorker
 from chimera.privacy.accountant import Accountant
@@ -59,7 +59,12 @@ class GuardedHost(Host):
 
     def __init__(self, kinds: Mapping[str, Callable[..., Any]], gate: Gate, declared: Mapping[str, Any]) -> None:
         super().__init__(kinds)
-        self.gate, self.reader, self.numbers, self.declared = gate, CallReader(), itertools.count(1), declared
+        self.gate, self.reader, self.numbers, self.declared = (
+            gate,
+            CallReader(),
+            itertools.count(1, MAX_CALLS),
+            declared,
+        )
 
     def create(self, actor: str, body: bytes, done: Callable[[Reply], None]) -> None:
         given = wire.unpack(body)
@@ -74,24 +79,14 @@ class GuardedHost(Host):
     def guard(
         self, actor: str, method: str, body: bytes, done: Callable[[Reply], None], run: Callable[..., None]
     ) -> None:
-        call = self.reader.read(actor.partition(".")[0], next(self.numbers), actor, method, body)
-        decision = self.gate.request(ALICE, call)
-        if isinstance(decision, Refused):
-            done(error_reply(403, PrivacyError(decision.reason)))
+        calls = self.reader.read_all(actor.partition(".")[0], next(self.numbers), actor, method, body)
+        gated = GatedRequest(self.gate, ALICE, calls)
+        assert gated.decide() is None
+        if (allowed := gated.allowed(method, body)) is None:
+            done(gated.reply(None))
             return
-
-        def answered(reply: Reply) -> None:
-            answer = read_answer(method or START, reply.body)
-            decision = self.gate.answer(ALICE, call, len(answer.body), answer.spent)
-            refused = isinstance(decision, Refused)
-            done(
-                error_reply(403, PrivacyError(NOT)) if refused else Reply(reply.status, reply.content_type, answer.body)
-            )
-
-        run(answered)
-
-
-NOT = "withheld"
+        assert allowed == (method, body)
+        run(lambda reply: done(gated.reply(reply)))
 
 
 class Certified(TorchWorker):

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from torch import nn
 
 from chimera.engines.http import wire
+from chimera.engines.http.joined import methods_in, pack_replies, read_replies
 from chimera.nodes.workers import TorchWorker
 from nodes.served import serving, settings, write_data
 
@@ -58,10 +59,19 @@ class ModifyingProxy:
         await self._app(scope, receive, hold)
 
     def _changed(self, path: str, body: bytes) -> bytes:
+        methods = methods_in(path.rpartition("/")[2])
+        if self._attacker.mangle is None or len(methods) == 1:
+            return self._mangled(methods[0], body)
+        replies = zip(methods, read_replies(body, len(methods)), strict=True)
+        return pack_replies(
+            [(status, kind, self._mangled(method, bytes(own))) for method, (status, kind, own) in replies]
+        )
+
+    def _mangled(self, method: str, body: bytes) -> bytes:
         if self._attacker.mangle is None:
             return body
         told = wire.unpack(body, open_inner=False)
-        changed = self._attacker.mangle(path.rpartition("/")[2], told)
+        changed = self._attacker.mangle(method, told)
         return changed if isinstance(changed, bytes) else wire.pack(told if changed is None else changed)
 
 

@@ -25,7 +25,8 @@ def actors_router(host: Host) -> APIRouter:
     """Return the routes for a driver's `HttpEngine`. Their bodies have the form of `chimera.engines.http.wire`.
 
     - ``GET`` returns the allowed classes; with ``?engine=KEY`` also the actors of one driver and how long each has been silent.
-    - ``POST .../{actor}`` creates an actor, ``POST .../{actor}/{method}`` calls it.
+    - ``POST .../{actor}`` creates an actor, ``POST .../{actor}/{method}`` calls it, and ``POST .../{actor}/{method},{method}``
+      calls it several times, see `chimera.engines.http.joined`.
     - ``DELETE .../{actor}`` drops an actor; ``DELETE`` with ``?engine=KEY`` drops all actors of one driver.
 
     Only Chimera's own programs use them, so they are not in the OpenAPI pages.
@@ -43,7 +44,7 @@ def actors_router(host: Host) -> APIRouter:
     @router.get("")
     async def listed(request: Request) -> Response:
         engine = request.query_params.get("engine")
-        content: dict[str, Any] = {"kinds": sorted(host.kinds)}
+        content: dict[str, Any] = {"kinds": sorted(host.kinds), "joined": True}
         if engine is not None:
             content["actors"] = host.actors(engine)
         return Response(orjson.dumps(content), media_type="application/json")
@@ -111,4 +112,5 @@ async def _response(body: bytes, start_call: Callable[[Done], None]) -> Response
         made = await reply
     except ANSWERED as error:
         made = refusal(error)
+    made = made.whole()
     return Response(made.body, made.status, media_type=made.content_type)

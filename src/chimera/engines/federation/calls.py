@@ -23,17 +23,19 @@ from chimera.engines.federation.wire.frames import (
 from chimera.engines.federation.wire.port import Port
 from chimera.engines.federation.wire.streams import Receiving, Sending
 from chimera.engines.http import connection as http
+from chimera.engines.http.joined import calls_in
 
 _AGAIN = 1 << 13  # bytes; a larger body is sent again after the question, not with it
 _SETTLE_S = 0.2  # seconds; answers within this time are confirmed together
 
 
 class Call:
-    """A call without an answer.
+    """A request without an answer.
 
     Attributes
     ----------
     once : whether the node must not run it twice.
+    count : number of calls in the request. Each has a number: the first has that of the request, the others the next ones.
     answer : the part of the answer that has arrived.
     waits_s : when its node last reported that the call waits for the node's administrator or policy.
     policy_s : since when the call waits for the policy; infinite if it does not wait.
@@ -45,6 +47,7 @@ class Call:
         self.body = memoryview(body)
         self.number = 0
         self.once = verb == "POST"
+        self.count = calls_in(path) if self.once else 1
         self.asked = False
         self.sending = Sending(len(body))
         self.answer: Receiving | None = None
@@ -109,7 +112,7 @@ class Calls:
     def _start(self, call: Call) -> None:
         if call.ended.is_set():
             return
-        call.number = next(self._numbers)
+        call.number, *_ = (next(self._numbers) for _ in range(call.count))
         self._calls[call.number] = call
         if call.once:
             self._open[call.node].add(call.number)

@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 
     status: int
     content_type: str
-    body: bytes | bytearray
+    body: bytes | bytearray | memoryview
 
 
 class Unreachable(Exception):  # noqa: N818 - it says what the node is

@@ -44,7 +44,8 @@ class HttpEngine(RealTime):
     - If the class has ``routes`` (see `Route`), the actor exists already: it is bound to the next node in order.
     - Otherwise the actor runs in a thread of the driver's process.
 
-    A class sets ``hosted = True`` if it must never run in the driver, and ``hosted = False`` if it must always run there.
+    A class sets ``hosted = True`` if it must never run in the driver, and ``hosted = False`` if it must always run there. It
+    names in ``brief`` the methods that take little time: their calls share a request with a waiting call before them.
 
     Parameters
     ----------
@@ -256,6 +257,10 @@ class HttpEngine(RealTime):
         call = self._call(channel, method, returns, args, kwargs)
         channel.issue(call)
         return call.refs[0] if returns is None else call.refs
+
+    def follow(self, actor: HttpActor, method: str) -> Ref | None:
+        """Issue a call without arguments if a call of the actor has not ended, so that both can be one request; else None."""
+        return self.call(actor._channel, method) if actor._channel.calls else None
 
     def _call(
         self, channel: Channel, method: str, returns: int | None, args: Sequence[Any], kwargs: dict[str, Any]

@@ -39,7 +39,7 @@ class _Answer(msgspec.Struct, forbid_unknown_fields=True):
     failure: _Failure | None = None
 
 
-def read_answer(body: bytes | bytearray, wanted: int, actor: str, call: str, module: str) -> Outcome:
+def read_answer(body: bytes | bytearray | memoryview, wanted: int, actor: str, call: str, module: str) -> Outcome:
     """Return the outcome of a call.
 
     Parameters

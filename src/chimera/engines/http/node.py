@@ -45,6 +45,7 @@ class Node:
         self._lock = threading.Lock()
         self._channels: list[RemoteChannel] = []
         self._kinds: frozenset[str] | None = None
+        self._joins = False  # reported with the kinds
         self._health: dict[str, Any] | None = None
         self._seen_s = 0.0
         self._hosts = False
@@ -64,19 +65,25 @@ class Node:
             try:
                 answer = connection.request("GET", ACTORS, timeout_s=_PATIENCE_S, idempotent=True)
                 names: Any = []  # a node that knows the documented routes only
+                joins: Any = False
                 if answer.status != HTTPStatus.NOT_FOUND:
                     document = document_of(answer)
                     if answer.status != HTTPStatus.OK:
                         return f"{self.url} answered {answer.status}: {plain_text(str(document.get('message', 'no reason')))}"
-                    names = document.get("kinds", [])
+                    names, joins = document.get("kinds", []), document.get("joined")
                     if not isinstance(names, list):
                         return f"{self.url} sent an invalid answer: no list of the classes that it hosts"
             except (TimeLimitError, Unreachable, InvalidAnswer) as error:
                 return f"{self.url}: {error}"
             finally:
                 connection.close()
+            self._joins = joins is True
             self._kinds = frozenset(kind for kind in names if isinstance(kind, str))
         return self._kinds
+
+    def takes_joined(self) -> bool:
+        """Return whether the node accepts requests with several calls. The node is asked once."""
+        return not isinstance(self.kinds(), str) and self._joins
 
     def takes_binary(self) -> bool:
         """Return whether the node accepts bodies of `wire`. The node is asked once."""

@@ -9,8 +9,9 @@ from typing import Any
 from chimera.core.address import Address
 from chimera.core.engine import Resources
 from chimera.core.errors import ConfigurationError, RunError
-from chimera.engines.http.channels.actor_channels import DriverChannel, HostedChannel
+from chimera.engines.http.channels.actor_channels import DriverChannel
 from chimera.engines.http.channels.channel import Channel
+from chimera.engines.http.channels.hosted_channel import HostedChannel
 from chimera.engines.http.channels.routed_channel import RoutedChannel
 from chimera.engines.http.node import Node
 from chimera.engines.http.refs import CallTracker
@@ -84,7 +85,7 @@ class Placement:
         return HostedChannel(
             self._tracker, name, rank, home, key=key, kind=kind, module=module, threads=resources.threads,
             failure_is_loss=bool(getattr(actor_type, "failure_is_loss", False)), settings=self.run_settings,
-            **self._remote
+            brief=frozenset(getattr(actor_type, "brief", ())), **self._remote
         )  # fmt: skip
 
     def reserve(self, name: str, node: Node) -> None:

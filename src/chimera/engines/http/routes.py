@@ -101,5 +101,5 @@ def error_of(answer: Answer, where: str) -> Refusal:
     return Refusal(plain_text(text, _MAX_TEXT_CHARACTERS), answer.status, name)
 
 
-def _begin(body: bytes | bytearray) -> str:
-    return f"{body[:60]!r}{'...' if len(body) > 60 else ''}"
+def _begin(body: bytes | bytearray | memoryview) -> str:
+    return f"{bytes(body[:60])!r}{'...' if len(body) > 60 else ''}"

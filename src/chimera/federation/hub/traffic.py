@@ -8,6 +8,7 @@ from typing import Any
 
 from chimera.engines.federation.wire.frames import Answer, BodyChunk, CallRequest, Done, Header
 from chimera.engines.http.hosting.dispatch import actor_of
+from chimera.engines.http.joined import MAX_CALLS, methods_in
 
 _MAX_OPEN = 1000  # calls of a run without an answer; a requester must not fill the memory of the hub
 _MAX_METHOD_CHARACTERS = 100
@@ -15,7 +16,7 @@ _AWAY_S, _MAX_DISCONNECTED_RUNS = 600.0, 200  # runs whose drivers are away
 
 
 class _Call:
-    """A call that was passed on, and whose answer has not passed yet."""
+    """A request for calls that was passed on, and whose answer has not passed yet."""
 
     __slots__ = ("bytes_in", "bytes_out", "path")
 
@@ -88,7 +89,7 @@ class Traffic:
                 else:
                     call.bytes_out += size
                     if header.at + size >= header.size:
-                        run.calls += 1
+                        run.calls += len(_methods(call.path))
                         self._end(header.run, run, (header.node, header.number), "relayed")
 
     def _asked(self, request: CallRequest, size: int) -> None:
@@ -104,16 +105,18 @@ class Traffic:
         call.bytes_in += size
 
     def _end(self, key: str, run: RunTraffic, about: tuple[str, int], decision: str) -> None:
-        """Add the line of a call."""
+        """Add the lines of a request's calls. The first has the size of the request and of the answer."""
         call = run.open.pop(about, None)
         if call is None:
             return
         run.bytes_in += call.bytes_in
         run.bytes_out += call.bytes_out
-        self._note(
-            decision, requester=run.requester, fingerprint=run.fingerprint, node=about[0], run=key, number=about[1],
-            method=_method(call.path), bytes_in=call.bytes_in, bytes_out=call.bytes_out,
-        )  # fmt: skip
+        sizes = {"bytes_in": call.bytes_in, "bytes_out": call.bytes_out}
+        for place, method in enumerate(_methods(call.path)):
+            self._note(
+                decision, requester=run.requester, fingerprint=run.fingerprint, node=about[0], run=key,
+                number=about[1] + place, method=method, **(dict.fromkeys(sizes, 0) if place else sizes),
+            )  # fmt: skip
 
     def drop_disconnected_runs(self, here: Container[str], now_s: float) -> None:
         """Drop the runs whose drivers were away for ten minutes; if there are many, also those that were away longest.
@@ -148,9 +151,11 @@ class Traffic:
 
 
 @lru_cache(4096)
-def _method(path: str) -> str:
-    """Return the name of the call in a path; ``create`` if it creates an actor."""
-    return actor_of(path)[1][:_MAX_METHOD_CHARACTERS] or "create"
+def _methods(path: str) -> tuple[str, ...]:
+    """Return the names of the calls in a path; ``create`` if it creates an actor. Nodes refuse more calls than `MAX_CALLS`."""
+    method = actor_of(path)[1] or "create"
+    methods = methods_in(method)
+    return tuple(each[:_MAX_METHOD_CHARACTERS] for each in (methods if len(methods) <= MAX_CALLS else [method]))
 
 
 def about(role: Any, name: str) -> dict[str, str]:

@@ -7,8 +7,11 @@ import contextlib
 import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import quote
 
-from chimera.core.errors import ActorLost, ChimeraError, PrivacyError, UnavailableError
+import msgspec
+
+from chimera.core.errors import ActorLost, ChimeraError, UnavailableError
 from chimera.engines.federation.credentials import Credentials
 from chimera.engines.federation.wire.frames import PROTOCOL, REVISION, Budget, CallRequest, Header, Hello, Revoked
 from chimera.engines.federation.wire.link import Link, ignore_ends
@@ -16,13 +19,14 @@ from chimera.engines.federation.wire.pages import keep_pages
 from chimera.engines.http.hosting.dispatch import actor_of, dispatch, refusal
 from chimera.engines.http.hosting.host import Body, Host, read_body
 from chimera.engines.http.hosting.hosted_actor import Reply, error_reply
+from chimera.engines.http.node import ACTORS
 from chimera.federation.node.budget import BudgetReports
 from chimera.federation.node.calls import Calls, Finished
+from chimera.federation.node.gated_request import GatedRequest
 from chimera.federation.node.revocations import Revocations
 from chimera.federation.node.store import Kept, Store
-from chimera.federation.policy.answers import leaving
 from chimera.federation.policy.reading import CallReader
-from chimera.federation.policy.requests import Allowed, Decides, Held, Later, Refused, Requester
+from chimera.federation.policy.requests import Decides, Held, Later, Requester
 from chimera.version import __version__
 
 _FORGET_S = 3600.0  # seconds after which the actors of a driver that is away are dropped
@@ -65,6 +69,8 @@ class Service:
         self._revocations = revocations or Revocations(credentials.folder)
         self._renewed, self._budget = renewed, budget
         self._held: set[tuple[str, int]] = set()
+        # Requests that wait, if the gate has decided about a part of their calls.
+        self._gated: dict[tuple[str, int], GatedRequest] = {}
         self._waiting: dict[tuple[str, int], int] = {}  # sizes of the calls that wait, by run and number
 
     async def run(self) -> None:
@@ -102,29 +108,32 @@ class Service:
         read: Body = body
         with contextlib.suppress(ChimeraError):  # the gate or the host reports that the body cannot be read
             read = read_body(body)  # once, so the actor gets the content that the gate has checked
-        call = self._reader.read(request.run, request.number, actor, method, read)
-        decision = self._gate.request(requester, call)
-        if isinstance(decision, Held | Later):
-            self._loop.call_soon_threadsafe(self._hold, request, body, decision, finished)
+        key = request.run, request.number
+        gated = self._gated.pop(key, None) or GatedRequest(
+            self._gate, requester, self._reader.read_all(*key, actor, method, read)
+        )
+        if (waits := gated.decide()) is not None:
+            if gated.begun:
+                self._gated[key] = gated
+            self._loop.call_soon_threadsafe(self._hold, request, body, waits, finished)
             return
-        if decision != Allowed():  # the store does not keep it: refused requests must not fill the disk
-            gone = ActorLost("the answer of this call was lost")  # it has run, and must not run again
-            finished(Kept.of(refusal(gone) if isinstance(decision, Allowed) else _refused(decision)))
+        run = gated.allowed(method, read)
+        if run is None:  # the store does not keep it: refused requests must not fill the disk
+            finished(Kept.of(gated.reply(None).whole()))
             return
         if not method:  # any other call needs an actor, which ends with this process
-            self._store.begin(request.run, request.number)
+            self._store.begin(*key)
 
         def answered(reply: Reply) -> None:
             """Keep the answer, in the thread of the actor, before it may leave."""
             try:
-                reply, spent = leaving(call.method, reply)
-                decision = self._gate.answer(requester, call, len(reply.body), spent)
-                if isinstance(decision, Refused):
-                    reply = _refused(decision)
-                finished(self._store.finish(request.run, request.number, reply))
+                finished(self._store.finish(*key, gated.reply(reply).whole()))
             except Exception as error:  # for example, the store or the ledger cannot be written
                 finished(Kept.of(error_reply(503, UnavailableError(f"the node cannot answer: {type(error).__name__}"))))
 
+        methods, read = run
+        if methods != method:
+            request = msgspec.structs.replace(request, path=f"{ACTORS}/{quote(actor)}/{methods}")
         self._dispatch(request, read, answered)
 
     def _hold(self, request: CallRequest, body: bytes | bytearray, decision: Held | Later, finished: Finished) -> None:
@@ -132,6 +141,7 @@ class Service:
         key = request.run, request.number
         if len(self._waiting) >= _MAX_WAITING or sum(self._waiting.values()) + len(body) > _MAX_WAITING_BYTES:
             self._waiting.pop(key, None)
+            self._gated.pop(key, None)
             finished(Kept.of(error_reply(503, UnavailableError("too many calls wait at this node: ask again later"))))
             return
         after_s = _WAIT_REPORT_INTERVAL_S
@@ -159,13 +169,11 @@ class Service:
         del self._waiting[request.run, request.number]
         if waited_for:
             self._calls.start(request, body)
+        else:
+            self._gated.pop((request.run, request.number), None)
 
     def _dispatch(self, request: CallRequest, body: Body, done: Callable[[Reply], None]) -> None:
         dispatch(self._host, request.run, request.verb, request.path, request.type, body, done)
-
-
-def _refused(decision: Refused) -> Reply:
-    return error_reply(403, PrivacyError(decision.reason))
 
 
 class _HubCalls(Calls):

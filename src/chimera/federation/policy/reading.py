@@ -6,6 +6,7 @@ import chimera.training.worker.driver_schema  # noqa: F401 - registers the types
 from chimera.core.errors import ChimeraError
 from chimera.engines.http.hosting.host import Body, ReadBody, read_body
 from chimera.engines.http.hosting.hosted_actor import call_arguments
+from chimera.engines.http.joined import calls_of, methods_in
 from chimera.federation.policy.requests import Call
 from chimera.federation.policy.rules import START
 
@@ -18,6 +19,19 @@ class CallReader:
     def __init__(self) -> None:
         self._kinds: dict[tuple[str, str], str] = {}
 
+    def read_all(self, run: str, number: int, actor: str, method: str, body: Body) -> list[Call]:
+        """Return the calls of a request, see `chimera.engines.http.joined`; their numbers begin with that of the request.
+
+        The parameters are those of `read`.
+        """
+        size, methods = _size(body), methods_in(method)
+        try:
+            parts = calls_of(methods, read_body(body).request)
+        except ChimeraError:
+            return [Call(run, number, "", method or START, actor=actor, size=size)]
+        read = [ReadBody(part, 0 if place else size) for place, part in enumerate(parts)]
+        return [self.read(run, number + i, actor, each, read[i]) for i, each in enumerate(methods)]
+
     def read(self, run: str, number: int, actor: str, method: str, body: Body) -> Call:
         """Return a call. A call that cannot be read has no kind, so that every policy refuses it.
 
@@ -27,7 +41,7 @@ class CallReader:
             ``settings``.
         body : the body of the request, as `Host` receives it.
         """
-        size = body.size if isinstance(body, ReadBody) else len(body)
+        size = _size(body)
         unread = Call(run, number, "", method or START, actor=actor, size=size)
         try:
             request = read_body(body).request
@@ -46,3 +60,8 @@ class CallReader:
         if kind:
             self._kinds[run, actor] = kind  # the least recently used is removed first
         return Call(run, number, kind, method or START, settings, actor, tuple(given), named, size)
+
+
+def _size(body: Body) -> int:
+    """Return the size of a body, in bytes."""
+    return body.size if isinstance(body, ReadBody) else len(body)

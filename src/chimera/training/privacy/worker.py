@@ -119,7 +119,7 @@ class PrivateWorker:
     PrivacyError : the worker would send more than updates: by a codec, or by buffers of its model.
     """
 
-    hosted = Learner.hosted
+    hosted, brief = Learner.hosted, Learner.brief
 
     def __init__(
         self, *given: Any, privacy: Privacy, learner: Callable[..., Learner] = Learner, **options: Any

@@ -17,11 +17,10 @@ from chimera.training.progress.budget import Counters
 from chimera.training.progress.history import History
 from chimera.training.progress.peak import Peak
 
-_STEERING = {"go_to", "reduce_rates", "follow", "known", "attack", "stands_at", "remembers", "forget_answer"}
-"""Calls that position a worker; they move no parameters and are never counted."""
+_STEERING = {"go_to", "reduce_rates", "follow", "known", "attack", "stands_at", "remembers", "forget_answer", "tally"}
+"""Calls that position a worker, or report about it; they move no parameters and are never counted."""
 _UNCOUNTED = {
     "weights",
-    "tally",
     "buffers",
     "load_buffers",
     "state",

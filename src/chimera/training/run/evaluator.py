@@ -14,7 +14,6 @@ from chimera.models.model import Model
 from chimera.strategies.strategy import Strategy
 from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.cluster.heartbeat import HeartbeatMonitor
-from chimera.training.messages.tally import Tally
 from chimera.training.nodes_data.agreed import AgreedData
 from chimera.training.nodes_data.evaluation import NodesEvaluation
 from chimera.training.run.client_fairness import client_fairness
@@ -22,7 +21,7 @@ from chimera.training.worker.shared_parameters import SharedParameters
 
 
 class Evaluator:
-    """Evaluates the global model, in the driver or on rows of nodes, and collects the losses of the workers.
+    """Evaluates the global model, in the driver or on rows of nodes.
 
     Parameters
     ----------
@@ -106,12 +105,6 @@ class Evaluator:
         workers = self._cluster.on_time()
         found = self._monitor.get([worker.evaluate(*weights) for worker in workers])
         self.of_clients = {worker.name: own for worker, own in zip(workers, found, strict=True) if own}
-
-    def tallies(self, of: set[str]) -> list[Tally]:
-        """Return the tallies of these workers since the last call, and remove the workers from ``of``; late workers remain."""
-        asked = self._cluster.on_time(of)
-        of.difference_update(worker.name for worker in asked)
-        return list(self._monitor.get([worker.tally() for worker in asked]))
 
     def _merge_buffers(self) -> None:
         """Merge the workers' buffers into the driver's model. Unless workers keep their buffers, send them the result."""

@@ -29,6 +29,7 @@ from chimera.training.run.interrupt import Interrupt
 from chimera.training.run.intervals import Intervals
 from chimera.training.run.recorder import Recorder
 from chimera.training.run.run_state import RunState
+from chimera.training.run.tallies import Tallies
 
 
 class TrainingLoop(RunState):
@@ -83,8 +84,9 @@ class TrainingLoop(RunState):
         self._rejections = Rejections()
         self._meter = UsageMeter(engine, cluster, history, strategy.traced, counted=strategy.counts, peak=peak)
         self._notifier = Notifier(self._meter, history, callbacks)
+        self._tallies = Tallies(engine, monitor, cluster)
         self._recorder = Recorder(
-            engine, cluster, evaluator, guarantee, self._meter, self._notifier, budget, train_size
+            engine, cluster, evaluator, guarantee, self._meter, self._notifier, budget, train_size, self._tallies
         )
         self.peak_mb = self._meter.peak_mb
         self.metrics: dict[str, float] = {}
@@ -170,10 +172,13 @@ class TrainingLoop(RunState):
         its time.
         """
         in_flight = InFlight(self._cluster, self._monitor, self._pace)
-        by_time = self._intervals.snapshot_every is None
+        by_time, issued = self._intervals.snapshot_every is None, False
         while True:
             try:
                 in_flight.fill(rounds, horizon)
+                if not issued and in_flight.issued >= horizon:
+                    issued = True
+                    self._tallies.ask_ahead()
             except ActorLost:
                 self._end(in_flight, len(in_flight))  # rounds issued before the loss still complete
                 raise

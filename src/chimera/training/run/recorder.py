@@ -17,6 +17,7 @@ from chimera.training.progress.callback import Progress
 from chimera.training.progress.notifier import Notifier
 from chimera.training.progress.usage import UsageMeter
 from chimera.training.run.evaluator import Evaluator
+from chimera.training.run.tallies import Tallies
 
 _TOKENS = "tokens", "flops"  # columns only of models that report them
 
@@ -27,12 +28,14 @@ class Recorder:
     Parameters
     ----------
     train_size : samples in the training set.
+    tallies : collects the tallies of workers.
 
     Attributes
     ----------
     losses : sum and number of the training losses since the last row.
     metrics : metrics of the last evaluation.
     evaluated_at, recorded_at : rounds of the last evaluation and of the last row; -1 if there is none.
+    collected_at : round after which the losses of all workers were last collected; -1 if there is none.
     """
 
     def __init__(
@@ -45,7 +48,9 @@ class Recorder:
         notifier: Notifier,
         budget: Budget,
         train_size: int,
+        tallies: Tallies,
     ) -> None:
+        self._tallies = tallies
         self._engine, self._cluster, self._evaluator, self._guarantee = engine, cluster, evaluator, guarantee
         self._meter, self._notifier, self._budget, self._train_size = meter, notifier, budget, train_size
         self._loss: float | None = None
@@ -53,7 +58,7 @@ class Recorder:
         self._workers: dict[str, str] = {}
         self.losses = 0.0, 0
         self.metrics: dict[str, float] = {}
-        self.evaluated_at = self.recorded_at = -1
+        self.evaluated_at = self.recorded_at = self.collected_at = -1
 
     def evaluate(self) -> None:
         """Evaluate the global model.
@@ -100,7 +105,8 @@ class Recorder:
         # Idle workers have no losses to report. Without the driver in rounds, the trace may list workers too late.
         if of_all:
             self._meter.worked.update(self._cluster.names)
-        tallies = self._evaluator.tallies(self._meter.worked)
+            self.collected_at = self._meter.counters.rounds
+        tallies = self._tallies.collect(self._meter.worked)
         self._meter.add(tallies)
         total, count = self.losses
         self.losses = total + sum(each.loss for each in tallies), count + sum(each.losses for each in tallies)

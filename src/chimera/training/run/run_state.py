@@ -89,7 +89,8 @@ class RunState:
         rounds = self.counters.rounds
         self._cluster.settle()
         weights = self._evaluator.weights()
-        self._recorder.collect_losses(of_all=True)
+        # In virtual time all workers are asked again, so that runs keep the timeline of earlier versions.
+        self._recorder.collect_losses(of_all=self._engine.virtual_time or self._recorder.collected_at != rounds)
         cluster = self._cluster.state()
         self._meter.count(between_rounds=True)
         self._saved_s = self.counters.seconds
@@ -125,7 +126,7 @@ class RunState:
         then = Counters(**snapshot["counters"]) if snapshot else Counters()
         lost = self._meter.go_back_to(then)
         self._cluster.round = then.rounds
-        self._ended_at = self._recorder.evaluated_at = -1
+        self._ended_at = self._recorder.evaluated_at = self._recorder.collected_at = -1
         self._watched.restore(snapshot["watched"] if snapshot else {})
         self.staleness = _staleness(snapshot) if snapshot else Counter()
         if snapshot:

@@ -1,30 +1,26 @@
-"""Actors in the driver's process, and actors that a node hosts. Actors behind documented routes are in `routed_channel`."""
+"""Actors in the driver's process, and the common part of actors in nodes: see `hosted_channel` and `routed_channel`."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
-from urllib.parse import quote
 
 from chimera.core import call as actor_context
-from chimera.core.errors import DataError, TimeLimitError
+from chimera.core.errors import TimeLimitError
 from chimera.engines.handle import CONSTRUCT, results
 from chimera.engines.http import wire
 from chimera.engines.http.channels.channel import Channel, opened
 from chimera.engines.http.connection import Answer, InvalidAnswer, Unreachable
-from chimera.engines.http.envelope import read_answer
-from chimera.engines.http.failure import Failed, lost, raised, raised_by
-from chimera.engines.http.node import ACTORS, Node
+from chimera.engines.http.failure import Failed, lost, raised_by
+from chimera.engines.http.node import Node
 from chimera.engines.http.refs import Call, CallTracker, Outcome, Ref
-from chimera.engines.http.routes import error_of
 from chimera.engines.http.transport import Transport
 from chimera.engines.http.values import Value, size_of
 from chimera.engines.thread_context import ThreadContext, enter_thread
 
-_MAX_REASON_CHARACTERS = 300  # characters of an exception's text
 _FIRST_RETRY_DELAY_S = 0.1  # the first pause; each further one is twice as long, up to a second
 
 
@@ -180,92 +176,3 @@ class RemoteChannel(Channel):
         if self._tracker.die(self, reason):
             self.node.leave(self)
         return lost(f"{self.name} {self.death_cause}")
-
-
-class HostedChannel(RemoteChannel):
-    """An actor that a node hosts. Requests create, call and end it.
-
-    Parameters
-    ----------
-    key : name of the actor on the node.
-    kind : name of its class there.
-    module : module of its class here; exceptions of that module are recreated.
-    threads : maximum number of threads for its arithmetic.
-    failure_is_loss : whether the actor is lost if a call exceeds its time limit, or fails after the creation of the actor. If
-        not, the failure is raised where the result is awaited.
-    settings : settings of the run, sent with the request that creates the actor.
-    """
-
-    def __init__(
-        self,
-        *args: Any,
-        key: str,
-        kind: str,
-        module: str,
-        threads: int,
-        failure_is_loss: bool = False,
-        settings: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(*args, **options)
-        self._failure_is_loss, self._settings = failure_is_loss, settings
-        self.key, self._kind, self._module, self._threads = key, kind, module, threads
-        self._path = f"{ACTORS}/{quote(key)}"
-
-    def prepare(self, call: Call) -> None:
-        """Pack the present values; refs follow when they are resolved."""
-        plain = [None if type(a) is Ref else a for a in call.args]
-        kwargs = {k: a for k, a in call.kwargs.items() if type(a) is not Ref}
-        call.body = wire.pack([plain, kwargs])
-
-    def perform(self, call: Call) -> Outcome:
-        """Send the call, and keep the results in packed form."""
-        assert call.body is not None
-        document: dict[str, Any] = {"call": wire.Packed(call.body)}
-        try:
-            if call.needs:
-                document["places"] = {str(i): _packed(a) for i, a in enumerate(call.args) if type(a) is Ref}
-                document["names"] = {k: _packed(a) for k, a in call.kwargs.items() if type(a) is Ref}
-        except Exception as error:  # a value of another actor that cannot be sent
-            return Outcome(raised_by(error, self.name, call.method))
-        if call.returns is not None:
-            document["returns"] = call.returns
-        path = self._path
-        if call.method == CONSTRUCT:
-            document |= {"kind": self._kind, "threads": self._threads}
-            if self._settings is not None:
-                document["settings"] = dict(self._settings)
-        else:
-            path += f"/{quote(call.method, safe='')}"
-        try:
-            answer = self.ask("POST", path, wire.pack(document), wire.CONTENT_TYPE, idempotent=False)
-            outcome = self._read(call, answer)
-            if self._failure_is_loss and call.method != CONSTRUCT and isinstance(outcome.values, Failed):
-                message = " ".join(str(outcome.values.exception()).split())[:_MAX_REASON_CHARACTERS]
-                reason = f"{call.method} raised {outcome.values.kind}: {message}"
-                return Outcome(self.mark_dead(f"at {self.node.url} was lost: {reason}"))
-            return outcome
-        except TimeLimitError as error:
-            if self._failure_is_loss:
-                return Outcome(self.mark_dead(f"was lost: {error}"))
-            return Outcome(raised(TimeLimitError(f"{self.name}, call {call.method!r}: {error}")))
-        except Unreachable as error:
-            return Outcome(self.mark_dead(f"at {self.node.url} was lost: {error}"))
-        except (InvalidAnswer, DataError) as error:
-            return Outcome(self.mark_dead(f"at {self.node.url} sent an invalid answer: {error}"))
-
-    def _read(self, call: Call, answer: Answer) -> Outcome:
-        if answer.content_type != wire.CONTENT_TYPE:
-            error = error_of(answer, f"{self.node.url}{self._path}") if answer.status >= 400 else None
-            if error is None:
-                raise InvalidAnswer(f"an answer of type {answer.content_type!r} with status {answer.status}")
-            if answer.status == 404:
-                return Outcome(self.mark_dead(f"at {self.node.url} was lost: the node does not know it ({error})"))
-            return Outcome(raised(error))
-        return read_answer(answer.body, len(call.refs), self.name, call.method, self._module)
-
-
-def _packed(ref: Ref) -> wire.Packed:
-    value = ref.outcome
-    assert isinstance(value, Value)
-    return value.packed()

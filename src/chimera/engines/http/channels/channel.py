@@ -8,6 +8,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from chimera.core.engine import Disturbance
@@ -40,6 +41,7 @@ class Channel(ABC):
         self.made_s = math.inf
         self._tracker = tracker
         self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._next: deque[Call | None] = deque()  # taken out of the queue, and not served yet
         self._constructor_failure: Failed | None = None
         self._disturbance: tuple[Disturbance, float] | None = None
         self.thread = threading.Thread(target=self._live, name=f"chimera-{name}", daemon=True)
@@ -79,6 +81,18 @@ class Channel(ABC):
     def perform(self, call: Call) -> Outcome:
         """Execute a call, in the thread of this actor. The refs in its arguments are resolved."""
 
+    def joins(self, calls: Sequence[Call], following: Call) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether to execute the following call, which has no refs, together with these calls."""
+        return False
+
+    def perform_joined(self, calls: Sequence[Call]) -> list[Outcome]:
+        """Execute calls that `joins` has put together."""
+        return [self.perform(call) for call in calls]
+
+    def accepted(self, call: Call, outcome: Outcome) -> Outcome:  # noqa: ARG002 - for subclasses
+        """Return the outcome that the caller gets. The actor may count as lost."""
+        return outcome
+
     def interrupt(self, reason: str) -> None:  # noqa: B027 - there is nothing to end in the driver's own process
         """End the thread's wait, from another thread, because the actor is dead."""
 
@@ -94,7 +108,7 @@ class Channel(ABC):
         """Release the resources of the thread, at its end."""
 
     def _live(self) -> None:
-        while (call := self._queue.get()) is not None:
+        while (call := self._taken()) is not None:
             if self.died_s is None:
                 try:
                     self._serve(call)
@@ -106,29 +120,55 @@ class Channel(ABC):
         """Count the actor as lost."""
         self._tracker.die(self, f"was lost: {reason}")
 
+    def _taken(self) -> Call | None:
+        return self._next.popleft() if self._next else self._queue.get()
+
+    def _with_following(self, call: Call) -> list[Call]:
+        """Return a call, and the calls after it that are executed together with it."""
+        calls = [call]
+        while True:
+            if not self._next:
+                try:
+                    self._next.append(self._queue.get_nowait())
+                except queue.Empty:
+                    return calls
+            following = self._next[0]
+            if following is None or following.needs or not self.joins(calls, following):
+                return calls
+            calls.append(following)
+            self._next.popleft()
+
     def _serve(self, call: Call) -> None:
         failure = self._constructor_failure or await_needs(call.needs)
-        began_s = ended_s = started_s = time.monotonic()
+        began_s = time.monotonic()
         if failure is not None:
-            outcome_ = Outcome(failure)
-        else:
-            self._delay()
-            if self.died_s is not None:
-                return
-            worked_s = time.monotonic()
-            outcome_ = self.perform(call)
-            self._hold_back_until_worked(worked_s)
-            ended_s = time.monotonic()
-            rest_s = 0.0 if outcome_.lasted_s is None else max(ended_s - began_s - outcome_.lasted_s, 0.0)
-            started_s = began_s + rest_s / 2  # half of it before the work, half after it
-            ended_s -= rest_s / 2
-            self.heartbeat_s = time.monotonic()
-        if call.method == CONSTRUCT:
-            if isinstance(outcome_.values, Failed):
-                self._constructor_failure = outcome_.values
-            self.made_s = time.monotonic()
-        self._tracker.end(self, call, outcome_, began_s, ended_s, started_s)
+            self._end(call, Outcome(failure), began_s, began_s, began_s)
+            return
+        self._delay()
+        if self.died_s is not None:
+            return
+        worked_s = time.monotonic()
+        calls = self._with_following(call)
+        outcomes = self.perform_joined(calls)
+        self._hold_back_until_worked(worked_s)
+        ended_s = self.heartbeat_s = time.monotonic()
+        lasted = [outcome.lasted_s for outcome in outcomes]
+        known_s = sum(each for each in lasted if each is not None)
+        rest_s = 0.0 if None in lasted else max(ended_s - began_s - known_s, 0.0)
+        started_s = began_s + rest_s / 2  # half of it before the work, half after it
+        last_s = ended_s - rest_s / 2
+        for place, (each, outcome) in enumerate(zip(calls, outcomes, strict=True)):
+            end_s = last_s if place == len(calls) - 1 else min(started_s + (outcome.lasted_s or 0.0), last_s)
+            self._end(each, self.accepted(each, outcome), began_s, end_s, started_s)
+            began_s = started_s = end_s
         self.report_answers()
+
+    def _end(self, call: Call, outcome: Outcome, began_s: float, ended_s: float, started_s: float) -> None:
+        if call.method == CONSTRUCT:
+            if isinstance(outcome.values, Failed):
+                self._constructor_failure = outcome.values
+            self.made_s = time.monotonic()
+        self._tracker.end(self, call, outcome, began_s, ended_s, started_s)
 
     def _held_since(self, now_s: float) -> float | None:
         """Return since when messages are blocked, or None if they are not."""

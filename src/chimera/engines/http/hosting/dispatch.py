@@ -26,7 +26,7 @@ def refusal(error: BaseException) -> Reply:
 
 
 def actor_of(path: str) -> tuple[str, str]:
-    """Return the names of actor and method in a path; empty texts for missing names."""
+    """Return the names of actor and method in a path, see `HostedActor.ask`; empty texts for missing names."""
     parts = urlsplit(path).path.removeprefix(ACTORS).strip("/").split("/")
     names = [unquote(part) for part in parts]
     return names[0], names[1] if len(names) == 2 else ""
@@ -60,7 +60,7 @@ def _reply(host: Host, engine: str, verb: str, path: str, content_type: str, bod
     if named != engine:
         return error_reply(403, ConfigurationError("this is no actor of the engine that asks"))
     if verb == "GET" and not actor:
-        return _json({"kinds": sorted(host.kinds), "actors": host.actors(engine)})
+        return _json({"kinds": sorted(host.kinds), "joined": True, "actors": host.actors(engine)})
     if verb == "DELETE":
         return _json({"dropped": int(host.kill(actor)) if actor else host.kill_all(engine)})
     if verb != "POST" or not actor:

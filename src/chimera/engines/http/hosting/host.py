@@ -13,6 +13,7 @@ from chimera.core.errors import ActorLost, ConfigurationError, DataError, Unavai
 from chimera.engines.handle import CONSTRUCT
 from chimera.engines.http import wire
 from chimera.engines.http.hosting.hosted_actor import Done, HostedActor, Reply
+from chimera.engines.http.joined import calls_of, methods_in
 from chimera.engines.http.wire_reader import MAX_VALUES
 from chimera.engines.threads import limit_threads
 
@@ -99,17 +100,20 @@ class Host:
             raise
 
     def call(self, actor: str, method: str, body: Body, done: Done) -> None:
-        """Call a method, after earlier calls.
+        """Call a method, or several, after earlier calls; see `HostedActor.ask`.
 
         Raises
         ------
         ActorLost : the actor does not exist.
-        ConfigurationError : the method cannot be called by drivers.
+        ConfigurationError : a method cannot be called by drivers.
         DataError : the body cannot be read.
         """
-        if not _METHOD.fullmatch(method):
-            raise ConfigurationError(f"{method!r} is no method that can be called from outside")
+        methods = methods_in(method)
+        for each in methods:
+            if not _METHOD.fullmatch(each):
+                raise ConfigurationError(f"{each!r} is no method that can be called from outside")
         request, size = read_body(body)
+        calls_of(methods, request)  # raises before the request waits
         with self._lock:
             hosted = self._actors.get(actor)
             if hosted is not None:  # no entry for names that a client invents

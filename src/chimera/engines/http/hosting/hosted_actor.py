@@ -6,7 +6,7 @@ import inspect
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -19,6 +19,7 @@ from chimera.engines.handle import CONSTRUCT, check_returns, results
 from chimera.engines.http import wire
 from chimera.engines.http.connection import JSON
 from chimera.engines.http.failure import described
+from chimera.engines.http.joined import calls_of, methods_in, pack_replies
 from chimera.engines.thread_context import ThreadContext, close_for_threads, enter_thread, open_for_threads
 
 _MAX_RETURNS = 100_000
@@ -30,12 +31,25 @@ class Reply(NamedTuple):
     Attributes
     ----------
     samples : number of rows of data that a call has read, if the call returned a value; None for all other replies.
+    parts : the reply to each call, if the request has several. The body is empty then, see `whole`.
     """
 
     status: int
     content_type: str
     body: bytes
     samples: int | None = None
+    parts: tuple[Reply, ...] = ()
+
+    @classmethod
+    def joined(cls, replies: Sequence[Reply]) -> Reply:
+        """Return the reply to a request with these replies to its calls."""
+        return replies[0] if len(replies) == 1 else cls(200, wire.CONTENT_TYPE, b"", parts=tuple(replies))
+
+    def whole(self) -> Reply:
+        """Return the reply with its body."""
+        if not self.parts:
+            return self
+        return Reply(200, wire.CONTENT_TYPE, pack_replies([(p.status, p.content_type, p.body) for p in self.parts]))
 
 
 Done: TypeAlias = Callable[[Reply], None]
@@ -52,7 +66,7 @@ class HostedActor:
 
     Attributes
     ----------
-    waiting : number of calls without an answer.
+    waiting : number of requests without an answer.
     """
 
     def __init__(self, name: str, kind: Callable[..., Any]) -> None:
@@ -63,11 +77,16 @@ class HostedActor:
         self._queue: queue.SimpleQueue[tuple[str, dict[str, Any], Done] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._dead = False
-        self.waiting = 0  # calls without an answer
+        self.waiting = 0
         threading.Thread(target=self._live, name=f"chimera-{name}", daemon=True).start()
 
     def ask(self, method: str, request: dict[str, Any], done: Done) -> None:
-        """Answer a call after the earlier calls; a dead actor answers at once, with an error."""
+        """Answer a request after the earlier ones; a dead actor answers at once, with an error.
+
+        Parameters
+        ----------
+        method : the method, or several; ``request`` then has a part for each, see `chimera.engines.http.joined`.
+        """
         with self._lock:  # after the end of the queue, nothing would answer
             if not self._dead:
                 self._queue.put((method, request, done))
@@ -97,7 +116,11 @@ class HostedActor:
     def _answer_calls(self) -> None:
         while (asked := self._queue.get()) is not None:
             method, request, done = asked
-            done(_gone(self._name) if self._dead else self._run(method, request))
+            done(_gone(self._name) if self._dead else self._answer(method, request))
+
+    def _answer(self, method: str, request: dict[str, Any]) -> Reply:
+        methods = methods_in(method)
+        return Reply.joined([self._run(*each) for each in zip(methods, calls_of(methods, request), strict=True)])
 
     def _run(self, method: str, request: dict[str, Any]) -> Reply:
         began_s = self._actor_context.heartbeat_s = time.monotonic()
