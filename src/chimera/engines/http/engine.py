@@ -66,6 +66,7 @@ class HttpEngine(RealTime):
     """
 
     nodes_own_data = True
+    servers_in_groups = False
 
     def __init__(
         self,
