@@ -1,8 +1,9 @@
 """Predictions of ``chimera predict`` against real runs: time per round, its tail, time to a target, and rankings.
 
-Two runs with one batch size each calibrate the engine `local`, and two more the engine `ray` between network namespaces with
-slow links. Held-out settings are then predicted and run, one after another. The script prints prediction and measurement.
-The runs between namespaces need Linux, root, iproute2 and iptables. Run it on an idle machine::
+Two runs with one batch size each calibrate the engine `local`. Two more, and one with a single worker, calibrate the engine
+`ray` between network namespaces with slow links. Held-out settings are then predicted and run, one after another. The script
+prints prediction and measurement. The runs between namespaces need Linux, root, iproute2 and iptables. Run it on an idle
+machine::
 
     python benchmarks/prediction.py [--rounds 600] [--slow-rounds 120] [--only local slow] [--no-ranking] [--folder DIR]
 """
@@ -58,6 +59,7 @@ CALIBRATED = [
     for link in ("local", "slow")
     for size in (32, 128)
 ]
+CALIBRATED.append(setting("slow, 1 worker", "slow", "train.workers=1"))  # its rounds have other sizes of messages
 HELD_OUT = [
     setting("local, batch 64", "local", "train.batch_size=64"),
     setting("local, batch 256", "local", "train.batch_size=256"),

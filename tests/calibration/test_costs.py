@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chimera.calibration.codec_cost import codec_costs
+from chimera.calibration.codec_cost import codec_costs, codec_starts, shapes_of
+from chimera.calibration.measured_run import read_measured
 from chimera.calibration.stragglers import Stragglers, correlation_of, fit_stragglers
 from chimera.core import call
 from chimera.core.errors import ConfigurationError
@@ -81,17 +82,35 @@ def test_one_worker_has_no_correlation():
 
 @pytest.mark.long
 def test_the_cost_of_a_codec_is_measured_between_processes():
-    found = codec_costs(["top-k:ratio=0.1", "int8"], 30, rounds=8)
+    found = codec_costs(["top-k:ratio=0.1", "int8"], [(5, 4), (10,)], rounds=8)
     assert found.keys() == {"top-k", "int8"}
     for cost in found.values():
         for action in ("encode", "decode"):
             assert 0 <= cost.seconds(action, 1, 30) < 60
 
 
+def test_codecs_are_measured_with_the_tensors_of_the_model(virtual_runs):
+    run = read_measured(virtual_runs[0], allow_simulated=True)
+    assert sorted(shapes_of(run)) == [(10,), (10, 64)]
+    (virtual_runs[0] / "weights.safetensors").rename(virtual_runs[0] / "weights")
+    try:
+        assert shapes_of(run) == ((26, 26),)  # a matrix with at least 650 elements
+    finally:
+        (virtual_runs[0] / "weights").rename(virtual_runs[0] / "weights.safetensors")
+
+
+@pytest.mark.long
+def test_the_start_of_a_codec_includes_its_import_where_processes_do_not_have_it():
+    with_code, without = (
+        codec_starts(["int8"], [(8, 8)], 1, preloaded=preloaded)["int8"] for preloaded in (True, False)
+    )
+    assert without > with_code + 0.05
+
+
 def test_no_process_is_started_without_codecs():
-    assert codec_costs([], 30) == {}
+    assert codec_costs([], [(30,)]) == {}
     with pytest.raises(ConfigurationError, match="no-such-codec"):
-        codec_costs(["no-such-codec"], 30)
+        codec_costs(["no-such-codec"], [(30,)])
 
 
 @pytest.mark.parametrize(

@@ -275,3 +275,35 @@ def test_two_runs_have_one_timeline() -> None:
         return rows
 
     assert run() == run()
+
+
+class Server:
+    def serve(self, group: Any, steps: int) -> None:
+        """Work on a message in each part."""
+        for _ in range(steps):
+            began_s = call.now()
+            group.receive([1])
+            call.work(elements=10)
+            group.send({1: 0})
+            call.record("update", began_s)
+
+    def ask(self, group: Any, steps: int) -> None:
+        for _ in range(steps):
+            group.send({0: 0})
+            group.receive([0])
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.3])
+def test_a_part_that_works_on_messages_takes_as_long_as_a_call_with_these_arguments(spread: float) -> None:
+    compute = {"seconds_per_call": 0.5, "seconds_per_element": 0.01, "straggler_spread": spread}
+    with Simulated(network={"latency_s": LATENCY_S}, compute=compute) as engine:
+        members = [engine.spawn(Server, name=f"member {rank}") for rank in range(2)]
+        group = engine.group(members)
+        engine.get([members[0].serve(group, 40), members[1].ask(group, 40)])
+        rows = [row for row in engine.trace() if row.call == "update"]
+    work_s = np.array([row.end_s - row.start_s - row.wait_s - row.transfer_s for row in rows[1:]])
+    assert len(work_s) == 39
+    if not spread:
+        assert work_s == pytest.approx(np.full(39, 0.5 + 10 * 0.01))
+    else:
+        assert np.std(np.log(work_s)) == pytest.approx(spread, rel=0.4)  # each part has a factor of its own

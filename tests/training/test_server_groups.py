@@ -19,6 +19,12 @@ from training.conftest import Fit
 
 SHARDS = {"name": "parameter-server", "shards": 2}
 STEPS = {"gradient", "update"}
+LATENCY_S = 0.02
+GROUPED = {
+    "name": "simulated",
+    "servers_in_groups": True,
+    "network": {"latency_s": LATENCY_S, "bandwidth_bytes_s": float("inf")},
+}
 OPTIONS: list[dict[str, Any]] = [
     {"codec": "int8"},
     {"codec": {"name": "top-k", "ratio": 0.1}, "strategy": SHARDS},
@@ -26,6 +32,12 @@ OPTIONS: list[dict[str, Any]] = [
     {"strategy": {**SHARDS, "aggregation": "median"}, "optimizer": "adam"},
     {"strategy": SHARDS, "checkpoint_every": 7, "evaluate_every": 5},
 ]
+
+
+def rows_of(run: Any) -> list[TraceRow]:
+    return [
+        msgspec.json.decode(line, type=TraceRow) for line in (run.run_dir / "trace.jsonl").read_bytes().splitlines()
+    ]
 
 
 class Failing(torch.nn.Module):
@@ -68,14 +80,51 @@ def test_the_trace_has_a_row_for_each_step(fit: Fit) -> None:
     found = []
     for engine in ("simulated", "local"):
         run = fit(engine, engine=engine, strategy=SHARDS)
-        lines = (run.run_dir / "trace.jsonl").read_bytes().splitlines()
-        rows = [row for row in (msgspec.json.decode(line, type=TraceRow) for line in lines) if row.call in STEPS]
+        rows = [row for row in rows_of(run) if row.call in STEPS]
         found.append(Counter((row.actor, row.call, row.samples, row.samples and row.bytes_out) for row in rows))
         for actor in {row.actor for row in rows}:
             times = [(row.start_s, row.end_s) for row in rows if row.actor == actor]
             flat = [moment for both in times for moment in both]
             assert flat == sorted(flat)
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+def test_each_step_of_a_collective_has_a_row(fit: Fit, engine: str) -> None:
+    run = fit(engine=engine, strategy="all-reduce", rounds=12, workers=2)
+    found = Counter((row.actor, row.samples) for row in rows_of(run) if row.call == "train" and row.samples)
+    assert found == {("worker 0", 16): 12, ("worker 1", 16): 12}
+
+
+@pytest.mark.parametrize("strategy", ["parameter-server", SHARDS], ids=str)
+def test_groups_in_virtual_time_train_as_single_calls_do(fit: Fit, strategy: Any) -> None:
+    single, group = (
+        fit(str(grouped), strategy=strategy, engine={**GROUPED, "servers_in_groups": grouped}, log_every=30)
+        for grouped in (False, True)
+    )
+    assert np.array_equal(single.trained.parameters(), group.trained.parameters())
+    assert single.metrics == group.metrics
+    assert (single.cost.rounds, single.cost.bytes_up) == (group.cost.rounds, group.cost.bytes_up)
+    ends_s = [row.end_s for row in rows_of(group) if row.call == "update" and row.actor == "server 0"]
+    assert np.median(np.diff(sorted(ends_s))) == pytest.approx(2 * LATENCY_S, rel=0.02)
+
+
+def test_the_end_of_an_asynchronous_call_takes_a_round_trip(fit: Fit) -> None:
+    options = {"workers": 2, "rounds": 80, "log_every": 80, "evaluate_every": 80, "checkpoint_every": 80}
+    run = fit(strategy="async-parameter-server", engine=GROUPED, **options)
+    ends_s = sorted(row.end_s for row in rows_of(run) if row.call == "update")
+    calls = sum(row.call == "serve_each" for row in rows_of(run))
+    trips = np.rint(np.diff(ends_s) / (2 * LATENCY_S)).astype(int)  # two workers: a step each round trip, in pairs
+    assert calls > 3
+    assert Counter(trips[trips > 1].tolist()) == {2: calls - 1}
+
+
+def test_the_virtual_time_of_an_asynchronous_update_includes_the_copy_of_the_weights(fit: Fit) -> None:
+    compute = {"seconds_per_call": 0.0, "seconds_per_sample": 0.0, "seconds_per_element": 1e-6}
+    run = fit(strategy="async-parameter-server", log_every=30, engine={**GROUPED, "compute": compute})
+    updates = [row for row in rows_of(run) if row.call == "update"]
+    seconds = [row.end_s - row.start_s - row.wait_s - row.transfer_s for row in updates]
+    assert np.median(seconds) == pytest.approx(2 * run.trained.parameters().size * 1e-6)
 
 
 @pytest.mark.sampled(1)
@@ -103,10 +152,7 @@ def test_an_asynchronous_server_counts_staleness_and_rounds_exactly(fit: Fit) ->
     run = fit(engine="local", strategy="async-parameter-server", rounds=50, evaluate_every=20, checkpoint_every=30)
     assert sum(run.staleness.values()) == run.cost.rounds == 50
     assert max(run.staleness) <= 50
-    rows = [
-        msgspec.json.decode(line, type=TraceRow) for line in (run.run_dir / "trace.jsonl").read_bytes().splitlines()
-    ]
-    calls = Counter(row.call for row in rows)
+    calls = Counter(row.call for row in rows_of(run))
     assert calls["gradient"] == calls["update"] == 50
     assert run.cost.samples == 50 * 16
 

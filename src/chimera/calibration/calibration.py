@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from chimera.calibration.codec_cost import codec_costs, codec_starts
+from chimera.calibration.codec_cost import codec_costs, codec_starts, shapes_of
 from chimera.calibration.estimates import PARAMETERS, Point
 from chimera.calibration.fit import Fit
 from chimera.calibration.measured_run import IN_MEMORY, Floats, MeasuredRun, read_measured
@@ -115,21 +115,21 @@ def calibrate(
     runs = [read_measured(run_dir, allow_simulated=allow_simulated) for run_dir in run_dirs]
     if len(engines := sorted({run.engine for run in runs})) > 1:
         raise ConfigurationError(f"the runs used different engines ({', '.join(engines)}): calibrate each on its own")
-    elements, workers = max(run.elements_per_message() for run in runs), max(len(run.workers) for run in runs)
+    shapes, workers = shapes_of(max(runs, key=MeasuredRun.elements_per_message)), max(len(run.workers) for run in runs)
     Fit(runs)  # raises an error before the measurements, which take long
-    starts_s = codec_starts(codecs, elements, workers)
+    shared = runs[0].engine in IN_MEMORY
+    starts_s = codec_starts(codecs, shapes, workers, preloaded=shared)
     fit = Fit(runs, starts_s)
     values = fit.estimate()
     rng = np.random.default_rng(seed)
     draws = np.array([list(fit.estimate(rng).values()) for _ in range(_DRAWS)])
-    shared = runs[0].engine in IN_MEMORY
     return Calibration(
         values=values,
         covariance=np.atleast_2d(np.cov(draws.T)) + np.diag(fit.misfit(values) ** 2),
         stragglers=fit.stragglers,
         spread=fit.spread(values),
         slow=fit.slow,
-        codecs=codec_costs(codecs, elements, workers),
+        codecs=codec_costs(codecs, shapes, workers),
         codec_starts=starts_s,
         sources=[_source(run) for run in runs],
         warnings=fit.warnings(values),

@@ -13,20 +13,17 @@ from chimera.calibration.calibration import Calibration
 from chimera.calibration.engine_file import engine_table
 from chimera.calibration.estimates import PARAMETERS
 from chimera.calibration.measured_run import Floats
-from chimera.calibration.simulation import Simulated, complete, time_only
+from chimera.calibration.simulation import complete, time_only
 from chimera.calibration.stragglers import moments
 from chimera.core.errors import ConfigurationError
-from chimera.engines.simulated.models.compute import Compute
 from chimera.training.comparison.grid import Cell, check, grid_of
 from chimera.training.comparison.variation import Vary, read_variations
 from chimera.training.experiment.experiment import Experiment
-from chimera.training.plugin import label, named
+from chimera.training.plugin import label
 
 DRAWS, ROUNDS = 20, 100
 _MAX_DRAWS, _MAX_ROUNDS = 1000, 100_000
 _FREE = frozenset({"identity"})
-_MANY_STEPS = "all-reduce"
-"""The strategy that runs many steps in a single call."""
 _FACTORS = "straggler_spread", "straggler_factors", "straggler_correlation"
 _GROUPED = ("local", "ray", "mpi")
 """Engines on which servers and workers exchange messages without the driver (decisions/0066)."""
@@ -156,10 +153,10 @@ class _Predictor:
         medians, tails, means = [], [], []
         for number, values in enumerate(self._draws):
             engine = self._engine(experiment, values, slowdown, self._seed + number)
-            simulated, rounds_s = self._simulated(experiment, engine)
-            medians.append(float(np.median(rounds_s)))
-            tails.append(float(np.percentile(rounds_s, 95)))
-            means.append(float(np.mean(rounds_s)))
+            simulated = time_only(experiment, engine, self._rounds)
+            medians.append(float(np.median(simulated.rounds_s)))
+            tails.append(float(np.percentile(simulated.rounds_s, 95)))
+            means.append(float(np.mean(simulated.rounds_s)))
         evaluation_s = np.array([values["seconds_per_evaluation"] for values in self._draws])
         per_round_s = np.array(means) + evaluation_s / _rounds_per_evaluation(train, simulated.epochs)
         serve_s = 0.0 if simulated.has_servers else np.array([values["seconds_to_serve"] for values in self._draws])
@@ -190,20 +187,6 @@ class _Predictor:
             notes=tuple(notes),
         )
 
-    def _simulated(self, experiment: Experiment, engine: dict[str, Any]) -> tuple[Simulated, Floats]:
-        """Return a simulation and the seconds of its rounds."""
-        if _strategy(experiment)[0] != _MANY_STEPS:
-            simulated = time_only(experiment, engine, self._rounds)
-            return simulated, simulated.rounds_s
-        # The engine draws one factor for a call, but each step of the call waits for a straggler of its own.
-        compute = Compute(**{key: engine["compute"][key] for key in _FACTORS if key in engine["compute"]})
-        even = {**engine, "compute": {key: value for key, value in engine["compute"].items() if key not in _FACTORS}}
-        simulated = time_only(experiment, even, self._rounds)
-        workers = [f"worker {rank}" for rank in range(_workers(experiment))]
-        slowest = [max(compute.call_factor(engine["seed"], each, i) for each in workers) for i in range(self._rounds)]
-        work_s = _step_s(experiment, even["compute"])
-        return simulated, np.median(simulated.rounds_s) + work_s * (np.array(slowest) - 1)
-
     def _engine(self, experiment: Experiment, values: dict[str, float], slowdown: float, seed: int) -> dict[str, Any]:
         table = engine_table(self._calibration, values, seed)
         given = experiment.tables["engine"]
@@ -212,12 +195,7 @@ class _Predictor:
         table |= {part: given[part] for part in given.keys() - table.keys()}
         if slowdown > 1:
             table["compute"] = _shared(table["compute"], _workers(experiment), slowdown)
-        if all(source.engine in _GROUPED for source in self._calibration.sources) and _is_grouped(experiment):
-            # The driver is not on the path of a message: only paths to servers have a latency.
-            latency_s = table["network"]["latency_s"]
-            names = (f"server {shard}" for shard in range(_strategy(experiment)[1].get("shards", 1)))
-            nodes = {name: {"latency_s": latency_s} for name in names} | table["network"].get("nodes", {})
-            table["network"] |= {"latency_s": 0.0, "nodes": nodes}
+        table["servers_in_groups"] = all(source.engine in _GROUPED for source in self._calibration.sources)
         return table
 
 
@@ -236,13 +214,6 @@ def _shared(compute: Mapping[str, Any], workers: int, slowdown: float) -> dict[s
     return {**kept, "straggler_spread": spread, "slow": {name: usual * slow.get(name, 1.0) for name in names}}
 
 
-def _step_s(experiment: Experiment, compute: Mapping[str, Any]) -> float:
-    """Return the seconds of a batch on the slowest worker."""
-    samples = int(experiment.tables["train"].get("batch_size", 64))
-    slowest = max(compute.get("slow", {}).values(), default=1.0)
-    return float(slowest * (compute["seconds_per_batch"] + samples * compute["seconds_per_sample"]))
-
-
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys that a user has set or changed."""
     return {key: value for key, value in after.items() if key not in before or before[key] != value}
@@ -250,21 +221,6 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, A
 
 def _workers(experiment: Experiment) -> int:
     return int(experiment.tables["train"].get("workers", 2))
-
-
-def _strategy(experiment: Experiment) -> tuple[str, Mapping[str, Any]]:
-    strategy = experiment.tables.get("strategy", "parameter-server")
-    return named(strategy) if isinstance(strategy, str | Mapping) else ("", {})
-
-
-def _is_grouped(experiment: Experiment) -> bool:
-    """Return whether servers and workers of this strategy form a group where the engine has groups."""
-    name, options = _strategy(experiment)
-    if experiment.tables["train"].get("privacy"):
-        return False
-    if name == "parameter-server":
-        return options.get("quorum", 1) == 1 and options.get("timeout_s") is None
-    return bool(name == "async-parameter-server" and options.get("shards", 1) == 1)
 
 
 def _rounds_of(train: Mapping[str, Any], epochs: float) -> int | None:

@@ -146,11 +146,13 @@ class Engine(Protocol):
     nodes_own_data : whether workers are created where they have a model and data of their own. On other engines the driver
         sends both.
     one_process : whether all actors are in the driver's process, where one call runs at a time.
+    servers_in_groups : whether servers and workers exchange messages in groups, many rounds in one call (decisions/0066).
     virtual_time : whether the seconds of `now` come from a model of the machines, and not from a clock.
     """
 
     nodes_own_data: bool
     one_process: bool
+    servers_in_groups: bool
     virtual_time: bool
 
     def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:

@@ -16,6 +16,7 @@ class RealTime:
 
     nodes_own_data = False
     one_process = False
+    servers_in_groups = True
     virtual_time = False
     _end: weakref.finalize[..., Any]
 

@@ -67,6 +67,7 @@ class HttpEngine(RealTime):
     """
 
     nodes_own_data = True
+    servers_in_groups = False
 
     def __init__(
         self,

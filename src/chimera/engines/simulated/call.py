@@ -46,6 +46,7 @@ class Call:
     meetings : for each group in which it met other calls, the end of the last meeting and all calls in it.
     transit_s : transfer time of its last argument.
     parts : rows of its recorded parts; its own row has its costs since the last part.
+    has_received : whether it has received messages of a group and has not worked since.
     planned : for a stuck call, its planned times of start, end and knowledge of the driver, and its meetings.
     """
 
@@ -60,6 +61,7 @@ class Call:
         "factor",
         "given",
         "given_bytes",
+        "has_received",
         "inputs",
         "issued_s",
         "known_s",
@@ -98,7 +100,7 @@ class Call:
         self.refs: Sequence[Ref] = [Ref(self) for _ in range(returns)] if returns and returns > 1 else [Ref(self)]
         self.start_s, self.end_s, self.known_s = _NEVER
         self.clock_s, self.transfer_s, self.transit_s, self.wait_s, self.factor = 0.0, 0.0, 0.0, 0.0, 1.0
-        self.bytes_in, self.bytes_out, self.samples = 0, 0, 0
+        self.bytes_in, self.bytes_out, self.samples, self.has_received = 0, 0, 0, False
         self.waiters: Sequence[Call] = ()
         self.meetings: Meetings = NOTHING
         self.parts: list[TraceRow] = NO_PARTS

@@ -42,6 +42,8 @@ class Simulated:
     Parameters
     ----------
     seed : seed of the speeds of actors and of the stragglers.
+    servers_in_groups : whether servers and workers exchange messages in groups, as on engines of processes, instead of in calls
+        that the driver makes for each round.
     network, compute, devices, availability : the models of time, or tables with their options.
     """
 
@@ -53,12 +55,13 @@ class Simulated:
         self,
         *,
         seed: int = 0,
+        servers_in_groups: bool = False,
         network: Network | Mapping[str, Any] | None = None,
         compute: Compute | Mapping[str, Any] | None = None,
         devices: Devices | Mapping[str, Any] | None = None,
         availability: Availability | Mapping[str, Any] | None = None,
     ) -> None:
-        self._seed = seed
+        self._seed, self.servers_in_groups = seed, servers_in_groups
         wires = options(Network, network, "engine 'simulated', network")
         self._compute = options(Compute, compute, "engine 'simulated', compute")
         self._devices = options(Devices, devices, "engine 'simulated', devices")

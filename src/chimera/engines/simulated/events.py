@@ -190,9 +190,10 @@ class Events:
         return self._scheduler.now_s if call is None else call.clock_s
 
     def record(self, name: str, began_s: float) -> None:
-        """Add a row for a part of the running call; see `chimera.core.call.record`."""
+        """Add a row for a part of the running call; see `chimera.core.call.record`. The next part draws a new factor."""
         if (call := self._scheduler.charge()) is not None:
             call.record(name, began_s)
+            self._scheduler.draw_factor(call)
 
     def await_messages(self, call: Call, awaited: Awaited) -> None:
         """Suspend the running call until messages have arrived, or a death ends the wait."""

@@ -197,6 +197,7 @@ class GroupMessages:
         if not awaited.is_sent:
             call.wait_s += call.clock_s - began_s
             raise self._lost(call)
+        call.has_received = True
         taken = awaited.arrivals[:count]
         for message in taken:
             self._boxes[message.source, rank].popleft()

@@ -159,6 +159,9 @@ class Scheduler:
             node, compute = call.node, self._compute
             work = node.actor_context.work
             declared_s = node.seconds_per_sample * work.effort + compute.seconds_per_element * work.elements
+            if call.has_received and (work.effort or work.elements):  # as for a call with these messages as arguments
+                declared_s += compute.seconds_per_call
+                call.has_received = False
             work_s = call.factor * (declared_s + compute.further_s(work) if self._further else declared_s)
             call.samples += work.samples
             work.samples, work.elements, work.effort, work.batches, work.coded = 0, 0, 0.0, 0, None
@@ -167,6 +170,12 @@ class Scheduler:
             else:
                 call.clock_s = call.prolonged_s(call.clock_s, node.health.ends_s(call.clock_s, work_s))
         return call
+
+    def draw_factor(self, call: Call) -> None:
+        """Draw the factor of a call that begins, or of its next part."""
+        node = call.node
+        call.factor = node.factor * self._compute.call_factor(self._seed, node.name, node.calls)
+        node.calls += 1
 
     def suspend(self, call: Call, group: SimulatedGroup) -> None:
         """Suspend the running call until ``group`` resumes it. Runs on the thread of the call."""
@@ -210,11 +219,10 @@ class Scheduler:
         if node.refuses(start_s):
             return self._refuse(call)
         call.start_s = start_s
-        call.factor = node.factor * self._compute.call_factor(self._seed, node.name, node.calls)
+        self.draw_factor(call)
         call.clock_s = node.health.ends_s(start_s, call.factor * self._compute.seconds_per_call)
         if node.presence is not None:
             call.clock_s = call.prolonged_s(start_s, call.clock_s)
-        node.calls += 1
         if node.groups or self.events.on:
             return self._run_on_thread(call, partial(run, call))
         return self._run_here(call)

@@ -35,8 +35,9 @@ class Groups:
     def group_with_servers(self) -> Any:
         """Return a group of all servers and all living workers, in this order; None if rounds need the driver.
 
-        In virtual time each message is modelled on its own. Nodes have no groups. The driver is also needed if messages differ
-        from worker to worker, and in private runs, in which it counts the released sums.
+        In virtual time each message is modelled on its own, unless an option of the engine asks for groups. Nodes have no
+        groups. The driver is also needed if messages differ from worker to worker, and in private runs, in which it counts the
+        released sums.
         """
         if self._needs_driver():
             return None
@@ -67,7 +68,7 @@ class Groups:
     def _needs_driver(self) -> bool:
         """Return whether a round needs the driver."""
         engine, actors = self._engine, self._actors
-        return bool(engine.one_process or engine.nodes_own_data or actors.addressed or actors.by_rows or actors.private)
+        return bool(not engine.servers_in_groups or actors.addressed or actors.by_rows or actors.private)
 
     def servers_differ(self) -> bool:
         """Return whether servers and workers of a group may have completed different numbers of rounds when a member died.

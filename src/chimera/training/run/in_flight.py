@@ -41,8 +41,8 @@ class Pace:
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._since_s = engine, engine.now()
-        self._limited = not engine.virtual_time
-        self.look_s = _CHECK_INTERVAL_S if self._limited else None
+        self._limited = engine.servers_in_groups or not engine.virtual_time
+        self.look_s = None if engine.virtual_time else _CHECK_INTERVAL_S
         self._rounds = _FIRST
 
     def limit(self, rounds: int) -> int:

@@ -179,6 +179,7 @@ class GroupServer:
         if worker not in self._copies:
             self._copies[worker] = call.empty(message.size)
         np.copyto(self._copies[worker], message.arrays[0])
+        call.work(elements=message.size)
         copy = Encoded(message.codec, message.size, (self._copies[worker],))
         copy.plain = True
         return copy

@@ -197,6 +197,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         optimizer = self._own_optimizer()
         rejected = []
         for _ in range(steps):
+            began_s = call.now()
             gradient, own = self._next_gradient(self._stepped) if group is None else self._mean_gradient(group)
             if own is not None:
                 if group is None:
@@ -204,6 +205,8 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
                 rejected.append(own)
             optimizer.step(gradient, self._step)
             self._step += 1
+            if group is not None:  # each step is a round
+                call.record("train", began_s)
         return Applied(self._step, steps, tuple(rejected))
 
     def weights(self) -> Encoded:
