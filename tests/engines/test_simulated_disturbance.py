@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from chimera.core.call import work
+from chimera.core.call import now, record, work
 from chimera.core.engine import Disturbance
 from chimera.core.errors import ActorLost, RunError, TimeLimitError
 from chimera.engines.simulated import Simulated
@@ -35,6 +35,12 @@ class Node:
         for _ in range(times):
             group.all_reduce(np.ones(1, np.float32))
         return "met"
+
+    def steps(self, group: Any, times: int) -> None:
+        for number in range(times):
+            began_s = now()
+            group.all_reduce(np.ones(1, np.float32))
+            record(f"step {number}", began_s)
 
     def survive(self, group: Any) -> str:
         try:
@@ -419,3 +425,19 @@ def test_on_each_actor_calls_follow_each_other_whatever_goes_wrong() -> None:
         assert all(row["start_s"] <= row["end_s"] for row in own)
         for before, after in itertools.pairwise(own):
             assert after["start_s"] >= before["end_s"] - 1e-9
+
+
+def test_a_hang_delays_the_later_parts_of_a_call() -> None:
+    ends_s = []
+    for hangs in (False, True):
+        engine, members = world(2)
+        group = engine.group(members)
+        done = [member.steps(group, 4) for member in members]
+        move_to(engine, 15.0)
+        if hangs:
+            engine.disturb(members[0], Disturbance("hang", for_s=5.0))
+        engine.get(done)
+        ends_s.append({row.call: row.end_s for row in engine.trace() if row.actor == "worker 0"})
+    undisturbed, disturbed = ends_s
+    assert 11 < undisturbed["step 0"] < 15 < undisturbed["step 3"]
+    assert disturbed == {call: end_s + 5 * (end_s > 15) for call, end_s in undisturbed.items()}

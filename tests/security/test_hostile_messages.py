@@ -205,10 +205,10 @@ def one_step(call: str, wrong: str = "") -> tuple[Flat, Applied]:
         worker.difference()
         *_, applied = worker.move_and_step([(0, 0.5), (1, 0.25), (2, 0.25)], 0.5, message, other)
     else:
-        worker.compute()
+        computed = worker.compute()
         own = worker.message()
         worker.approach(own, message)
-        *_, applied = worker.step_computed()
+        *_, applied = worker.step_computed(computed)
     return decode(worker.weights(), other.size).copy(), applied
 
 

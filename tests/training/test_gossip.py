@@ -157,13 +157,11 @@ def test_trackers_follow_the_gradients_of_living_workers(fit: Fit, policy: str) 
 def test_pairwise_averaging_keeps_the_mean() -> None:
     """The requesting worker continues meanwhile: it keeps its later steps, and averages from its weights at the request."""
     asking, asked = Reference(seed=3).workers[:2]
-    asking.compute()
-    own, _ = asking.step_computed()
+    own, _ = asking.step_computed(asking.compute())
     own = Encoded("identity", own.size, (own.arrays[0].copy(),))
     theirs = Encoded("identity", own.size, (asked.message().arrays[0].copy(),))
     asked.approach(theirs, own)
-    asking.compute()
-    further = asking.step_computed()[0].arrays[0] - own.arrays[0]
+    further = asking.step_computed(asking.compute())[0].arrays[0] - own.arrays[0]
     asking.approach(own, theirs)
     mean = (own.arrays[0] + theirs.arrays[0]) / 2
     np.testing.assert_allclose(asked.message().arrays[0], mean, atol=1e-7)

@@ -63,7 +63,7 @@ def test_the_driver_seldom_wakes_without_reported_hand_over(engine: Any) -> None
 
 def test_rounds_that_are_issued_ahead_take_half_a_second_of_real_time() -> None:
     clock = SimpleNamespace(now_s=0.0)
-    pace = Pace(SimpleNamespace(virtual_time=False, now=lambda: clock.now_s))  # type: ignore[arg-type]
+    pace = Pace(SimpleNamespace(virtual_time=False, servers_in_groups=False, now=lambda: clock.now_s))  # type: ignore[arg-type]
     limits = [pace.limit(AHEAD)]
     for seconds_per_round in (1e-3, 1e-3, 1e-3, 0.1, 1.0, 100.0):
         clock.now_s += limits[-1] * seconds_per_round

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -183,6 +184,12 @@ def test_an_error_of_one_worker_ends_the_run_with_this_error(
             rounds=None,
             epochs=2,
         )
+
+
+def test_an_error_of_a_member_of_a_group_is_raised_without_a_time_limit(fit: Fit) -> None:
+    options: dict[str, Any] = {"partition": round_robin, "strategy": "all-reduce", "worker_timeout_s": math.inf}
+    with pytest.raises(LookupError, match="the mistake of the user"):
+        fit(model=TorchModel(FailsOnPoison, seed=0), data=digits({1: 5}), optimizer="sgd", **options)
 
 
 def test_one_diverged_rank_does_not_end_an_asynchronous_run(poisoned: Callable[..., chimera.Run]) -> None:

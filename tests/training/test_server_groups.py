@@ -119,6 +119,15 @@ def test_the_end_of_an_asynchronous_call_takes_a_round_trip(fit: Fit) -> None:
     assert Counter(trips[trips > 1].tolist()) == {2: calls - 1}
 
 
+def test_an_asynchronous_run_in_virtual_time_resumes_with_the_same_bits(fit: Fit) -> None:
+    options = {"strategy": "async-parameter-server", "engine": GROUPED, "checkpoint_every": 40, "log_every": 40}
+    whole = fit("whole", rounds=80, **options)
+    fit("part", rounds=40, **options)
+    resumed = fit("part", rounds=80, resume=True, **options)
+    assert np.array_equal(whole.trained.parameters(), resumed.trained.parameters())
+    assert whole.staleness == resumed.staleness
+
+
 def test_the_virtual_time_of_an_asynchronous_update_includes_the_copy_of_the_weights(fit: Fit) -> None:
     compute = {"seconds_per_call": 0.0, "seconds_per_sample": 0.0, "seconds_per_element": 1e-6}
     run = fit(strategy="async-parameter-server", log_every=30, engine={**GROUPED, "compute": compute})

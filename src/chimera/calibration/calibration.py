@@ -115,7 +115,8 @@ def calibrate(
     runs = [read_measured(run_dir, allow_simulated=allow_simulated) for run_dir in run_dirs]
     if len(engines := sorted({run.engine for run in runs})) > 1:
         raise ConfigurationError(f"the runs used different engines ({', '.join(engines)}): calibrate each on its own")
-    shapes, workers = shapes_of(max(runs, key=MeasuredRun.elements_per_message)), max(len(run.workers) for run in runs)
+    shapes = shapes_of(max(runs, key=MeasuredRun.elements_per_message)) if codecs else ()
+    workers = max(len(run.workers) for run in runs)
     Fit(runs)  # raises an error before the measurements, which take long
     shared = runs[0].engine in IN_MEMORY
     starts_s = codec_starts(codecs, shapes, workers, preloaded=shared)

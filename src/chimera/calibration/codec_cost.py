@@ -8,6 +8,7 @@ codec's data in the caches. A measurement of one vector after another in one pro
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections import defaultdict
@@ -20,7 +21,7 @@ from chimera.calibration.measured_run import MeasuredRun, columns, until_receive
 from chimera.codecs.codec import CODECS
 from chimera.core import call
 from chimera.core.engine import Group
-from chimera.core.errors import DataError
+from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.parameters import Layout
 from chimera.core.safe_path import safe_path
 from chimera.engines.local.engine import Local
@@ -67,13 +68,22 @@ class Sender:
 
 
 def shapes_of(run: MeasuredRun) -> Shapes:
-    """Return the shapes of the tensors in the messages of a run; a square matrix if only their number of elements is known."""
+    """Return the shapes of the tensors in the messages of a run.
+
+    It is a square matrix if only their number of elements is known, and for messages of more than `_MAX_ELEMENTS` elements.
+    """
     elements = run.elements_per_message()
-    try:
-        shapes = tuple(array.shape for array in read_tensors(safe_path(run.files.folder, WEIGHTS)).values())
-    except (OSError, DataError):
-        shapes = ()
-    return shapes if sum(map(math.prod, shapes)) == elements <= _MAX_ELEMENTS else _square(elements)
+    if 0 < elements <= _MAX_ELEMENTS:
+        with contextlib.suppress(OSError, DataError, ConfigurationError):
+            shapes = tuple(array.shape for array in read_tensors(safe_path(run.files.folder, WEIGHTS)).values())
+            if sum(map(math.prod, shapes)) == elements:
+                return shapes
+    return _square(elements)
+
+
+def _doubled(shape: Sequence[int]) -> list[int]:
+    """Return the shape of a tensor with at most four times as many elements."""
+    return [*(2 * length for length in shape[:2]), *shape[2:]]
 
 
 def codec_costs(texts: Sequence[str], shapes: Shapes, workers: int = 2, rounds: int = ROUNDS) -> dict[str, CodecCost]:
@@ -91,7 +101,7 @@ def codec_costs(texts: Sequence[str], shapes: Shapes, workers: int = 2, rounds: 
     """
     if not texts:
         return {}
-    codecs, layouts = _codecs(texts), (_layout(shapes), _layout([[2 * length for length in shape] for shape in shapes]))
+    codecs, layouts = _codecs(texts), (_layout(shapes), _layout([_doubled(shape) for shape in shapes]))
     with _engine(codecs) as engine:
         measure, _ = _exchanges(engine, layouts, min(max(workers, 1), _MAX_WORKERS), rounds)
         # Codecs alternate, so that other load of the machine affects all of them.

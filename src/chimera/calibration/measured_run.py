@@ -130,10 +130,15 @@ class MeasuredRun:
         return any(_is_server(actor) for actor, _ in self.calls)
 
     def elements_per_update(self) -> float:
-        """Return the elements that one call of `update` of a server reads: the elements of all gradients it combines."""
+        """Return the elements that one call of `update` of a server reads: the elements of all gradients it combines.
+
+        An asynchronous server in a group also copies its weights for each worker: as many elements again.
+        """
         updates = sum(len(calls) for (_, name), calls in self.calls.items() if name == "update")
         last = self.files.metrics[-1] if self.files.metrics else {}
-        return finite(last.get("elements_up")) / updates if updates and last.get("elements_up") else 0.0
+        elements = finite(last.get("elements_up")) / updates if updates and last.get("elements_up") else 0.0
+        copies = any(name == "serve_each" for _, name in self.calls)
+        return 2 * elements if copies else elements
 
     def elements_per_message(self) -> int:
         """Return the elements of the vector that a training call sends; 0 if it is not known."""

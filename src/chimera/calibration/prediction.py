@@ -195,8 +195,8 @@ class _Predictor:
         table |= {part: given[part] for part in given.keys() - table.keys()}
         if slowdown > 1:
             table["compute"] = _shared(table["compute"], _workers(experiment), slowdown)
-        table["servers_in_groups"] = all(source.engine in _GROUPED for source in self._calibration.sources)
-        return table
+        in_groups = all(source.engine in _GROUPED for source in self._calibration.sources)
+        return {"servers_in_groups": in_groups, **table}
 
 
 def _shared(compute: Mapping[str, Any], workers: int, slowdown: float) -> dict[str, Any]:

@@ -47,8 +47,8 @@ class Simulated:
 def time_only(experiment: Experiment, engine: Mapping[str, Any], rounds: int) -> Simulated:
     """Simulate some rounds of an experiment without the arithmetic of its gradients.
 
-    In groups, as many other rounds come first: their calls are shorter, because the driver does not know yet how long a round
-    takes.
+    If the engine has groups, as many other rounds come first: their calls are shorter, because the driver does not know yet
+    how long a round takes. With rounds below about 5 ms, the calls are still shorter than half a second after 100 rounds.
     """
     tables = experiment.tables
     if not isinstance(tables["model"], str | Mapping):

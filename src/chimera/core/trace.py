@@ -1,4 +1,4 @@
-"""The trace: one row for every call that an actor ran."""
+"""The trace: one row for every call that an actor ran, and for each recorded part of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class TraceRow(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One call on one actor. Times are the engine's seconds (virtual on the simulated engine).
+    """One call on one actor, or a part of it. Times are the engine's seconds (virtual on the simulated engine).
 
     Attributes
     ----------

@@ -23,9 +23,9 @@ class ParameterServer(Strategy):
         gradients are dropped (Chen et al. 2016, "Revisiting Distributed Synchronous SGD").
     timeout_s : seconds that a step waits for its quorum; after that it uses the gradients that have arrived. Default: no limit.
     placement : ``own`` (default): each server has a process of its own. ``with-workers``: the first ``shards`` workers step the
-        servers' slices between their gradients. This needs an engine with groups of processes, and a round without quorum and
-        time limit; otherwise servers have their own processes. ``auto``: ``with-workers`` if the driver's machine has no more
-        cores than there are workers.
+        servers' slices between their gradients. This needs an engine with groups of processes (or ``servers_in_groups``), and
+        a round without quorum and time limit; otherwise servers have their own processes. ``auto``: ``with-workers`` if the
+        driver's machine has no more cores than there are workers.
     aggregation : rule by which servers combine gradients, a name or a table; default ``mean``. Against attackers: for instance
         ``median`` (docs/explanation/robust.md).
     """

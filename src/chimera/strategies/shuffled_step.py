@@ -49,10 +49,8 @@ class ShuffledStep:
             if place not in ahead and source is not None:
                 worker.restore(source.state())
             result = worker.map_blocks(self._shuffle, place, self._step)
-            return [
-                result,
-                *_sent(worker, numbers.get(place, [])),
-            ]  # an error in `map_blocks` causes errors in the others
+            # The result is first: an error in `map_blocks` causes errors in the calls after it.
+            return [result, *_sent(worker, numbers.get(place, []))]
 
         received = self._cluster.soonest(list(self.workers.values()), ask, None, self._timeout_s)
         for place, (result, *packets) in ((self._places[name], refs) for name, refs in received.items()):

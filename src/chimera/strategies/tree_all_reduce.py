@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from chimera.strategies.all_reduce import AllReduce
 from chimera.strategies.cluster import Cluster
@@ -28,14 +27,15 @@ class TreeAllReduce(AllReduce):
         n = len(workers)
         children = [[j for j in (2 * i + 1, 2 * i + 2) if j < n] for i in range(n)]
         while True:
-            up: list[Any] = [worker.contribute(1, None if children[i] else 0) for i, worker in enumerate(workers)]
+            made = [worker.contribute(1, None if children[i] else 0, returns=2) for i, worker in enumerate(workers)]
+            own, up = ([refs[place] for refs in made] for place in (0, 1))
             for i in reversed(range(n)):
                 if children[i]:
-                    up[i] = workers[i].add(0, up[i], *(up[j] for j in children[i]))
+                    up[i] = workers[i].add(0, own[i], *(up[j] for j in children[i]))
             down, done = up[:1], []
             for i, worker in enumerate(workers):
                 if i and children[i]:
                     down.append(worker.take(0, down[(i - 1) // 2]))
-                last = () if i and children[i] else (0 if i else None, down[(i - 1) // 2 if i else 0])
+                last = (0, down[(i - 1) // 2]) if i and not children[i] else (None, own[i])
                 done.append(worker.step_reduced(*last))
             yield Round(done)

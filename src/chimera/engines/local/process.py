@@ -78,7 +78,7 @@ class LocalContext(call.Preparation, call.ActorContext):
         if write_part(self.memory.own, (0, began_s, end, 0.0, *costs, name.encode()[:24])):
             self.take_costs()
             self.work.samples = 0
-        self.recorded_s = end
+            self.recorded_s = end
 
     def bytes_so_far(self) -> tuple[int, int]:
         """Return the bytes that came in and went out since the last row."""

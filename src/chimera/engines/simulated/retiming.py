@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TypeAlias
 
+from msgspec.structs import replace
+
 from chimera.core.engine import Disturbance
+from chimera.core.trace import TraceRow
 from chimera.engines.simulated.call import Call
 from chimera.engines.simulated.node import Node
 
@@ -98,7 +101,17 @@ def _apply(call: Call, start_s: float, late_s: float, since_s: float) -> None:
         }
         call.end_s += late_s
         call.known_s += late_s
+        if call.parts and late_s < math.inf:
+            call.parts = [_delayed(part, late_s, since_s) for part in call.parts]
     call.start_s = start_s
+
+
+def _delayed(part: TraceRow, late_s: float, since_s: float) -> TraceRow:
+    """Return a part of a call that ends later by ``late_s`` if it was not over at ``since_s``."""
+    if part.end_s <= since_s:
+        return part
+    starts_s = part.start_s + late_s if part.start_s > since_s else part.start_s
+    return replace(part, start_s=starts_s, end_s=part.end_s + late_s)
 
 
 def restore_planned(calls: Sequence[Call]) -> list[Call]:

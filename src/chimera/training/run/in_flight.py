@@ -123,7 +123,8 @@ class InFlight:
             try:
                 done, pending = self._monitor.wait(pending, len(pending), self._pace.look_s)
             except RunError:  # in virtual time, the driver has not looked for errors while it waited
-                self._raise_errors(self._monitor.wait(pending, len(pending), 0.0)[0])
+                limit_s = None if self._pace.look_s is None else 0.0
+                self._raise_errors(self._monitor.wait(pending, 1, limit_s)[0])
                 raise
             self._raise_errors(done if pending else ())
 

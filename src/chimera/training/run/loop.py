@@ -138,6 +138,8 @@ class TrainingLoop(RunState):
                     if (reason is None and self._notifier.events(self._recovery.add_workers())) or saved:
                         # A run that resumes here restarts the strategy. This run does so, too, for the same weights.
                         rounds = self._strategy.rounds(self._cluster)
+                        if self._engine.virtual_time:  # a run that resumes does not know the time of a round either
+                            self._pace = Pace(self._engine)
                     if self._interrupt.requested:
                         if not saved:
                             self._checkpoint(self._evaluator.model.buffers())

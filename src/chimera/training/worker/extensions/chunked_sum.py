@@ -38,20 +38,20 @@ class ChunkedSum(WorkerExtension):
     on_host = False
     _summing: PartialSum
 
-    def contribute(self, parts: int, part: int | None = None) -> Encoded | None:
-        """Compute the gradient of the next batch in ``parts`` chunks; return chunk ``part`` if it is given."""
+    def contribute(self, parts: int, part: int | None = None) -> tuple[None, Encoded | None]:
+        """Compute the gradient of the next batch in ``parts`` chunks; return None, and chunk ``part`` if it is given.
+
+        Calls that use the gradient receive the None, without bytes: if this call failed, they fail with its error.
+        """
         gradient, rejected = self.worker.next_gradient()
         if rejected is not None:
             gradient.fill(0)
         bounds = shard_bounds(gradient.size, parts)
         self._summing = PartialSum(gradient, shard_views(gradient, bounds), [int(rejected is None)] * parts, rejected)
-        return None if part is None else self._chunk(part)
+        return None, None if part is None else self._chunk(part)
 
-    def add(self, part: int, own: Encoded | None, *messages: Encoded) -> Encoded:  # noqa: ARG002 - passes on an error
-        """Add sums of other workers to a chunk, and return it.
-
-        ``own`` is what `contribute` returned: if that call failed, this one fails with its error.
-        """
+    def add(self, part: int, own: None, *messages: Encoded) -> Encoded:  # noqa: ARG002 - passes on an error
+        """Add sums of other workers to a chunk, and return it; see `contribute` for ``own``."""
         held = self._summing
         for message in messages:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -67,8 +67,6 @@ class ChunkedSum(WorkerExtension):
 
     def step_reduced(self, part: int | None = None, message: Encoded | None = None) -> Applied:
         """Step by the mean; ``part`` and ``message`` are the last chunk, if it is still missing.
-
-        Without ``part``, ``message`` is what `contribute` or `add` returned: its error is passed on.
 
         Raises
         ------
