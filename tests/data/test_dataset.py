@@ -276,6 +276,19 @@ def test_two_frames_with_a_column_in_common_are_a_train_and_a_test_part():
             Split.of((frame, frame[columns]))
 
 
+def test_a_frame_of_one_column_has_the_targets_of_another_frame():
+    frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [4.0, 5.0, 6.0], "c": [7.0, 8.0, 9.5]})
+    for inputs in (["a", "b", "c"], ["a"]):
+        split = Split.of((frame[inputs], frame[["a"]]), test_fraction=0.4)
+        assert split.train.features == tuple(inputs)
+        assert split.train.task == "regression"
+
+
+def test_targets_of_several_columns_of_the_inputs_are_given_as_an_array():
+    frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [4.0, 5.0, 6.0], "c": [7.0, 8.0, 9.5]})
+    assert Split.of((frame, frame[["a", "b"]].to_numpy()), test_fraction=0.4).train.outputs == 2
+
+
 def test_two_frames_without_names_are_inputs_and_targets():
     split = Split.of((pd.DataFrame(X), pd.DataFrame(X[:, :1])), test_fraction=0.5)
     assert split.train.features == ("0", "1")

@@ -20,6 +20,7 @@ N = 96
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 3, N)
 INPUTS = (RNG.normal(size=(N, 4)) * 0.3 + 2 * np.eye(4)[LABELS]).astype(np.float32)
+NAMED: Any = {"classes": ["background", "cat", "dog"]}
 ONE_HOT = np.eye(3, dtype=int)[LABELS]
 SEVERAL = ONE_HOT | np.roll(ONE_HOT, 1, axis=1) * (INPUTS[:, 3:] > 0)
 MLP = {"name": "mlp", "hidden": [8]}
@@ -158,7 +159,10 @@ def test_labels_that_a_loss_ignores_are_not_numbered_as_a_class(ignored: int) ->
     torch.manual_seed(0)
     model = chimera.TorchModel(nn.Linear(4, 4), loss=nn.CrossEntropyLoss(ignore_index=ignored))
     labels = np.where(np.arange(N) % 4 == 0, ignored, LABELS)
-    with pytest.raises(DataError, match=rf"targets of {ignored}, .* numbered as a class .*: leave out their rows"):
+    with pytest.raises(
+        DataError,
+        match=rf"targets of {ignored}, .* numbered as a class .*: leave out their rows; if they are a class, number",
+    ):
         train(model, (INPUTS, labels))
     assert np.isfinite(train(model, (INPUTS, LABELS))["loss"])
 
@@ -172,3 +176,11 @@ def test_an_ignored_index_is_not_that_of_another_label() -> None:
 def test_an_ignored_index_of_labels_from_0_is_kept() -> None:
     model = chimera.TorchModel(linear(), loss=nn.CrossEntropyLoss(ignore_index=2))
     assert np.isfinite(train(model, (INPUTS, LABELS))["loss"])
+
+
+@pytest.mark.parametrize("names", [True, False])
+def test_an_ignored_index_of_named_classes_is_the_index_that_was_meant(names: bool) -> None:
+    classes = np.array(["background", "cat", "dog"])
+    given = chimera.Split.of((INPUTS, classes[LABELS]) if names else (INPUTS, LABELS), **({} if names else NAMED))
+    model = chimera.TorchModel(linear(), loss=nn.CrossEntropyLoss(ignore_index=0))
+    assert np.isfinite(train(model, given)["loss"])

@@ -94,6 +94,13 @@ def test_a_mapping_that_is_no_dictionary_is_data_of_a_run(tmp_path: Path) -> Non
     assert np.isfinite(run.metrics["loss"])
 
 
+def test_arrays_of_a_file_of_numpy_are_columns(tmp_path: Path) -> None:
+    np.savez(tmp_path / "arrays.npz", a=A, labels=Y)
+    with np.load(tmp_path / "arrays.npz") as arrays:
+        split = Split.of(arrays)
+    assert split.train.take(np.array([3, 0]))["a"].shape == (2, 2)
+
+
 def test_a_folder_is_read_as_images(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     for row in range(10):

@@ -158,7 +158,7 @@ def test_the_proxy_is_that_of_the_variables(
 
 
 @pytest.mark.parametrize("hub", ["https://127.0.0.1:8443", "https://localhost:8443", "https://[::1]:8443"])
-def test_a_hub_on_this_machine_is_called_without_a_proxy(monkeypatch: pytest.MonkeyPatch, hub: str) -> None:
+def test_a_hub_at_a_loopback_address_is_called_without_a_proxy(monkeypatch: pytest.MonkeyPatch, hub: str) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
     monkeypatch.setenv("ALL_PROXY", "socks5://proxy:1080")
     assert proxy_for(hub) is None

@@ -157,3 +157,16 @@ def test_joining_through_a_proxy_that_fails_names_the_proxy(
         join(place.url, place.code("node", "node-1"), tmp_path / "node-1")
     assert "secret" not in str(caught.value)
     assert join(place.url.replace(HUB, "127.0.0.1"), place.code("node", "node-2"), tmp_path / "node-2").name == "node-2"
+
+
+@pytest.mark.parametrize("scheme", ["", "ftp://"])
+def test_joining_through_an_invalid_proxy_names_it_without_the_password(
+    place: Federation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheme: str
+) -> None:
+    without_variables(monkeypatch)
+    monkeypatch.setenv("HTTPS_PROXY", f"{scheme}member:secret@proxy.example.org:3128")
+    with pytest.raises(
+        RunError, match=r"through the proxy proxy\.example\.org:3128: proxy\.example\.org:3128 "
+    ) as caught:
+        join(place.url, place.code("node", "node-1"), tmp_path / "node-1")
+    assert "secret" not in str(caught.value)

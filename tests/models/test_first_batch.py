@@ -242,3 +242,36 @@ def test_bce_with_logits_takes_other_outputs(last: nn.Module) -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Sigmoid(), nn.Linear(4, 1), last)
     assert np.isfinite(TorchModel(module, loss="bce-with-logits").gradient((X, BINARY))[1])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda o: o[:, 0], lambda o: o.permute(1, 0)[0], lambda o: o.transpose(0, 1)[0], lambda o: o.t()[0],
+     lambda o: o[:, :1].clone(), lambda o: o.half().float()[:, 0], lambda o: o.reshape(-1)],
+)  # fmt: skip
+def test_a_sigmoid_is_found_before_operations_that_change_no_value(change: Any) -> None:
+    class Probable(nn.Linear):
+        def forward(self, inputs: Tensor) -> Any:
+            return change(super().forward(inputs).sigmoid())
+
+    with pytest.raises(ConfigurationError, match="are probabilities, as after a sigmoid"):
+        TorchModel(Probable(4, 1), loss="bce-with-logits").gradient((X, BINARY))
+
+
+@pytest.mark.parametrize(
+    ("last", "loss", "targets"),
+    [
+        ([nn.Linear(3, 1), nn.Sigmoid()], "bce-with-logits", BINARY),
+        ([nn.Softmax(1)], "cross-entropy", Y),
+        ([], "nll", Y),
+        ([], summed, Y),
+    ],
+    ids=["sigmoid", "softmax", "nll", "sum"],
+)
+def test_an_evaluation_checks_nothing_and_leaves_the_check_to_training(last: Any, loss: Any, targets: Any) -> None:
+    """Finished runs of earlier versions are evaluated as before. An evaluation turned the check of a sigmoid off."""
+    metrics = {"rows": lambda targets, _: float(len(targets))}
+    model = TorchModel(nn.Sequential(network(), *last), loss=loss, metrics=metrics)
+    assert np.isfinite(model.evaluate((X, targets))["loss"])
+    with pytest.raises(ConfigurationError, match=r"are probabilities|needs logarithms|sums over the rows"):
+        model.gradient((X, targets))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import UserDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import SimpleNamespace
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 import chimera
-from chimera.core.batch import mapped, pieces_of, rows_of, samples_in
+from chimera.core.batch import mapped, pieces_of, rows_of, samples_in, with_targets
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.models.torch_model import TorchModel
 
@@ -194,6 +195,17 @@ def test_batches_keep_their_nesting() -> None:
     assert type(mapped(lambda leaf: leaf, Encoding(x=X))) is Encoding
 
 
+def test_mappings_that_cannot_be_changed_become_dictionaries(tmp_path: Path) -> None:
+    np.savez(tmp_path / "arrays.npz", x=X, label=Y)
+    with np.load(tmp_path / "arrays.npz") as arrays:
+        for batch in (arrays, MappingProxyType({"x": X, "label": Y})):
+            half = rows_of(batch, slice(0, 3))
+            assert type(half) is dict
+            np.testing.assert_array_equal(half["x"], X[:3])
+            np.testing.assert_array_equal(with_targets(batch, Y[::-1])["label"], Y[::-1])
+            assert np.isfinite(TorchModel(Plain()).gradient(batch)[1])
+
+
 def test_arrays_train_a_module_whose_result_has_logits() -> None:
     """As a classifier of Hugging Face on ``(images, labels)``, whose result was no tensor of outputs."""
 
@@ -219,10 +231,22 @@ def test_samples_are_not_the_first_of_several_lengths() -> None:
     assert samples_in({"image": np.zeros((3, 8, 8)), "boxes": boxes, "label": "text"}) == 3
 
 
+def test_arrays_inside_lists_do_not_tell_the_number_of_samples() -> None:
+    """As batches of object detection, whose lists have the boxes of each image. The number of samples was 0."""
+    images = np.zeros((3, 8, 8))
+    assert samples_in((images, [np.zeros((0, 4))] * 3, [np.zeros(0)] * 3)) == 3
+    sizes = [{"size": np.zeros(2), "orig_size": np.zeros(2)}] * 3
+    assert samples_in({"pixel_values": images, "labels": sizes}) == 3
+    assert samples_in({"pixel_values": images, "pixel_mask": images, "boxes": np.zeros((5, 4))}) == 3
+    assert samples_in({"inputs": (X, Z), "text": "abc"}) == N
+
+
 def test_a_batch_of_several_lengths_is_not_cut() -> None:
     batch = {"tokens": np.arange(10), "offsets": np.array([0, 4, 7]), "labels": np.array([0, 1, 0])}
     assert list(pieces_of(batch, 3)) == [batch]
-    with pytest.raises(DataError, match="3 samples cannot be cut into pieces of 2: its arrays have 10, 3 rows"):
+    with pytest.raises(
+        DataError, match="its arrays have 10, 3 rows; set accumulate to 1 to train, and evaluate or predict at most 2"
+    ):
         list(pieces_of(batch, 2))
 
 

@@ -12,6 +12,7 @@ import torch
 import chimera
 from chimera.core.errors import ConfigurationError
 from chimera.core.optimizer_table import optimizer_table
+from chimera.training.optimizers.optimizer import OptimizerSettings
 from training.conftest import Fit
 
 ADAMW = {"name": "adamw", "lr": 0.003, "betas": [0.8, 0.99]}
@@ -22,6 +23,10 @@ class Halved(torch.optim.SGD):
 
     def __init__(self, params: Any, lr: float = 0.1) -> None:
         super().__init__(params, lr=lr / 2)
+
+
+class Muon(torch.optim.SGD):
+    """A custom optimizer of a flat vector, with the name of one of torch."""
 
 
 def instance(**options: Any) -> torch.optim.Optimizer:
@@ -89,6 +94,16 @@ def test_every_optimizer_name_works_on_workers_and_servers(fit: Fit, name: str) 
     assert np.isfinite(run.metrics["loss"])
 
 
+def test_an_optimizer_of_matrices_of_transformers_is_refused() -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(ConfigurationError, match="steps matrices"):
+        OptimizerSettings.of("transformers.optimization:Adafactor", {}).check()
+
+
+def test_a_class_of_the_user_may_have_the_name_of_one_of_torch() -> None:
+    OptimizerSettings.of(f"{__name__}:Muon", {}).check()
+
+
 def test_momentum_equals_sgd_with_momentum(fit: Fit) -> None:
     short, long = fit("a", optimizer="momentum"), fit("b", optimizer={"name": "sgd", "momentum": 0.9, "lr": 0.1})
     assert np.array_equal(short.trained.parameters(), long.trained.parameters())
@@ -114,9 +129,10 @@ def local_class() -> type:
         (local_class, "define it at the top of a module"),
         ("nowhere:Optimizer", "cannot import 'nowhere'"),
         ("adafactor", "'adafactor' steps matrices, by their rows and columns"),  # its results were not those of torch
+        ("torch.optim:Adafactor", "'torch.optim:Adafactor' steps matrices"),
         ("adammm", r"unknown optimizer 'adammm'; did you mean 'adam'\? known: .*yogi"),
     ],
-    ids=["number", "groups", "hidden", "nowhere", "matrices", "misspelt"],
+    ids=["number", "groups", "hidden", "nowhere", "matrices", "path", "misspelt"],
 )
 def test_invalid_options_raise_a_one_line_error(fit: Fit, given: Any, message: str) -> None:
     optimizer = given() if callable(given) else given  # a torch optimizer takes seconds to import

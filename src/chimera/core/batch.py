@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -38,10 +38,11 @@ def leaves(batch: Batch) -> Iterator[Any]:
 
 
 def samples_in(batch: Batch) -> int:
-    """Return the number of samples of a batch: the most frequent length of its leaves, the first one of equally frequent ones.
+    """Return the number of samples of a batch: the most frequent length of the arrays that are its direct parts.
 
-    Of a mapping with an array of targets, see `TARGET_KEYS`, it is the length of the targets. Other leaves may have other
-    lengths, such as the concatenated tokens of all samples.
+    Of equally frequent lengths it is the first one. Of a mapping with an array of targets, see `TARGET_KEYS`, it is the length
+    of the targets. Other arrays may have other lengths, such as the concatenated tokens of all samples. Arrays inside lists,
+    such as the boxes of each image, count only if no array is a direct part: then it is the length of the first leaf.
 
     Raises
     ------
@@ -52,21 +53,25 @@ def samples_in(batch: Batch) -> int:
     key = target_key(batch)
     if key is not None and len(getattr(batch[key], "shape", ())):
         return len(batch[key])
-    lengths = Counter(len(leaf) for leaf in leaves(batch))
-    if lengths:
-        return lengths.most_common(1)[0][0]
+    if lengths := [len(part) for part in _parts(batch) if len(getattr(part, "shape", ()))]:
+        return Counter(lengths).most_common(1)[0][0]
+    for leaf in leaves(batch):
+        return len(leaf)
     raise DataError(
         f"a batch of type {type(batch).__name__} has no array or tensor, so the number of its samples is unknown"
     )
 
 
 def mapped(function: Callable[[Any], Any], batch: Batch) -> Batch:
-    """Return a batch of the same nesting, with ``function`` of each leaf that has a shape; other leaves are unchanged."""
+    """Return a batch of the same nesting, with ``function`` of each leaf that has a shape; other leaves are unchanged.
+
+    A mapping that cannot be changed, such as the arrays of `numpy.load`, becomes a dictionary.
+    """
     if hasattr(batch, "shape"):
         return function(batch)
     if isinstance(batch, Mapping):
         changed = {key: mapped(function, part) for key, part in batch.items()}
-        if type(batch) is dict:
+        if type(batch) is dict or not isinstance(batch, MutableMapping):
             return changed
         made: Any = copy.copy(batch)
         made.update(changed)
@@ -109,7 +114,8 @@ def pieces_of(batch: Batch, rows: int) -> Iterator[Batch]:
     if len(lengths := dict.fromkeys(len(leaf) for leaf in leaves(batch))) > 1:
         raise DataError(
             f"a batch of {count} samples cannot be cut into pieces of {rows}: its arrays have "
-            f"{', '.join(map(str, lengths))} rows; set accumulate to 1, and use smaller batches"
+            f"{', '.join(map(str, lengths))} rows; set accumulate to 1 to train, and evaluate or predict at most {rows} "
+            "samples at once"
         )
     for begin in range(0, count, rows):
         yield rows_of(batch, slice(begin, begin + rows))
@@ -168,7 +174,7 @@ def with_targets(batch: Batch, targets: Any) -> Batch:
     key = target_key(batch)
     if key is None:
         raise DataError(f"a batch of type {type(batch).__name__} has no targets")
-    made = copy.copy(batch)
+    made = copy.copy(batch) if isinstance(batch, MutableMapping) else dict(batch)
     made[key] = targets
     return made
 

@@ -85,13 +85,15 @@ def check_ignored(train: TrainingData, ignored: int) -> None:
 
     Raises
     ------
-    DataError : the targets are classes whose indices differ from their labels, and the index means a label or another class.
+    DataError : the targets are integers that became indices of classes, and the index means a label or another class.
     """
     classes = _renumbered(train)
+    if not all(name.lstrip("-").isdecimal() for name in classes):
+        return  # of classes with names, the user can mean the index only
     if str(ignored) in classes:
         raise DataError(
             f"targets of {ignored}, which the loss does not count, were numbered as a class like the other labels "
-            f"({classes[0]!r} to {classes[-1]!r}): leave out their rows"
+            f"({classes[0]!r} to {classes[-1]!r}): leave out their rows; if they are a class, number the classes 0, 1, ..."
         )
     if 0 <= ignored < len(classes):
         raise DataError(

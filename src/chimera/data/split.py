@@ -157,8 +157,12 @@ class Split:
 
 
 def _are_parts(ours: Any, theirs: Any) -> bool:
-    """Return whether two frames with these columns are a train and a test part: inputs and targets have no name in common."""
-    return list(ours) == list(theirs) or any(isinstance(name, str) for name in set(ours) & set(theirs))
+    """Return whether two frames with these columns are a train and a test part: inputs and targets have no name in common.
+
+    A test part has at least two columns, one of inputs and one of targets.
+    """
+    has_shared = list(ours) == list(theirs) or any(isinstance(name, str) for name in set(ours) & set(theirs))
+    return has_shared and len(theirs) > 1
 
 
 def _name_for(folder: Path) -> str:

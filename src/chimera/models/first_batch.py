@@ -26,12 +26,20 @@ CHECKED = "bce-with-logits", "cross-entropy", "nll"
 """Losses by name that `check_loss` checks."""
 _TOLERANCE = 1e-4  # relative difference of a sum: of the losses of two parts of a batch, or of probabilities
 _ROUNDING = 0.01  # of a logarithm of a probability, in bfloat16 as well
-_SHAPING = ("Squeeze", "Unsqueeze", "View", "Reshape", "Select", "Alias")  # names of gradients that change no value
+_UNCHANGING = {  # names of operations that change no value
+    "Alias", "Clone", "Permute", "ReshapeAlias", "Select", "Slice", "Squeeze", "T", "ToCopy", "Transpose", "UnsafeView",
+    "Unsqueeze", "View",
+}  # fmt: skip
 _MIN_PART = 1e-3  # least share of each part: a mean equals the sum if no row of one part counts
 
 
 def check_loss(loss: Loss, outputs: Any, targets: Any, value: Tensor) -> bool:
     """Check a loss on the outputs and targets of a batch; return whether the batch was large enough.
+
+    Parameters
+    ----------
+    outputs : with their gradients: the operation that made them is examined.
+    value : the loss of the batch.
 
     Raises
     ------
@@ -75,21 +83,27 @@ def _check_logits(outputs: Tensor) -> bool:
 def _check_single_logits(outputs: Tensor) -> bool:
     """Check that the outputs for ``bce-with-logits``, which applies a sigmoid, are not the result of one; return True.
 
-    The values do not tell: logits may be from 0 to 1, too. The operation that made the outputs does.
+    The values do not tell: logits may be from 0 to 1, too. The operation that made the outputs does. That of a compiled module
+    is not known.
 
     Raises
     ------
     ConfigurationError : a sigmoid made the outputs.
     """
     made_by: Any = outputs.grad_fn
-    while made_by is not None and made_by.name().startswith(_SHAPING):
+    while made_by is not None and _operation(made_by) in _UNCHANGING:
         made_by = made_by.next_functions[0][0]
-    if made_by is None or not made_by.name().startswith("Sigmoid"):
+    if made_by is None or _operation(made_by) != "Sigmoid":
         return True
     raise ConfigurationError(
         "the outputs for the loss 'bce-with-logits' are probabilities, as after a sigmoid, which the loss applies itself: "
         "remove the sigmoid from the model, or use the loss 'bce'"
     )
+
+
+def _operation(gradient: Any) -> str:
+    """Return the name of the operation of a node of the graph, such as ``Sigmoid`` of ``SigmoidBackward0``."""
+    return str(gradient.name()).partition("Backward")[0]
 
 
 def _check_mean(loss: Loss, outputs: Any, targets: Any, value: Tensor) -> bool:

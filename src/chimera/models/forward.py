@@ -159,7 +159,8 @@ class ForwardPass:
 
     def _loss_of_wanted(self, outputs: Tensor, targets: Tensor) -> Tensor:
         loss = self.loss(outputs, targets)
-        if not self._is_checked:
+        # An evaluation checks nothing: finished runs of earlier versions are not refused.
+        if not self._is_checked and getattr(loss, "requires_grad", True):
             self._is_checked = check_loss(self.loss, outputs, targets, loss)
         return loss
 

@@ -12,7 +12,7 @@ import numpy as np
 from chimera.core.errors import DataError, MissingExtraError
 
 _VALUE_BYTES = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}
-"""Size of a decoded value by its type in the file; of all other types it is at least 8 bytes."""
+"""Estimated size of a decoded value by its type in the file, which may be wider than that of the column; otherwise 8 bytes."""
 
 
 class RowGroups:
@@ -28,7 +28,7 @@ class RowGroups:
     names : names of the columns.
     bounds : first row of each row group, and the number of all rows; shape (groups + 1,).
     categorical : names of the columns that are stored as categories.
-    bytes : least size of the decoded columns of each row group.
+    bytes : estimated size of the decoded columns of each row group.
 
     Raises
     ------
@@ -102,7 +102,7 @@ class RowGroups:
 
 
 def _decoded_bytes(chunk: Any) -> int:
-    """Return the least size of a decoded column chunk. Its size in the file, uncompressed, is small if values repeat."""
+    """Return the estimated size of a decoded column chunk. Its size in the file, uncompressed, is small if values repeat."""
     return max(int(chunk.total_uncompressed_size), int(chunk.num_values) * _VALUE_BYTES.get(chunk.physical_type, 8))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ssl
-import urllib.parse
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +60,12 @@ def join(url: str, code: str, folder: Path) -> Credentials:
     except TimeoutError as error:
         raise RunError(f"the hub {address.url} did not answer within {_PATIENCE_S:g} s") from error
     except Exception as error:  # any failure of the network, a proxy or the other side
-        message = " ".join(str(error).split())[:300] or type(error).__name__
-        raise RunError(f"the hub {address.url} cannot be reached{_way(address)}: {message}") from error
+        message, way = str(error), ""
+        if (proxy := proxy_for(address.url)) is not None:  # its URL may have a password
+            name = proxy.rpartition("//")[2].rpartition("@")[2]
+            message, way = message.replace(proxy, name), f" through the proxy {name}"
+        message = " ".join(message.split())[:300] or type(error).__name__
+        raise RunError(f"the hub {address.url} cannot be reached{way}: {message}") from error
 
 
 async def _join(address: Address, invitation: Invitation, folder: Path) -> Credentials:
@@ -89,12 +92,6 @@ async def _join(address: Address, invitation: Invitation, folder: Path) -> Crede
     member = Membership(address.url, made.name, made.role, invitation.own_certificate)
     write(folder / MEMBERSHIP, msgspec.json.format(msgspec.json.encode(member)))
     return Credentials.read(folder, made.role)
-
-
-def _way(address: Address) -> str:
-    """Return which proxy is on the way, for an error; without the password that its URL may have."""
-    proxy = proxy_for(address.url)
-    return "" if proxy is None else f" through the proxy {urllib.parse.urlsplit(proxy).netloc.rpartition('@')[2]}"
 
 
 def _connect(address: Address, tls: ssl.SSLContext) -> Any:

@@ -24,6 +24,7 @@ _TENSOR, _SCALAR = "tensor.", "scalar."
 _ROWWISE = "SGD", "Adagrad"
 _SGD_LEARNING_RATE = 0.1  # torch's default of 1e-3 trains too slowly
 _OF_MATRICES = "Adafactor", "Muon"  # Adafactor takes a step on a flat vector, but another one
+_LIBRARIES = "torch.optim.", "transformers."  # whose classes of these names step matrices
 _MEAN_SQUARES = "exp_avg_sq", "square_avg"  # state names of Adam and its variants; of RMSprop and Adadelta
 
 
@@ -264,8 +265,16 @@ class FlatOptimizer:
 
 
 def _optimizer_class(name: str) -> Any:
-    if ":" in name:
-        return load_object(name)
+    kind = load_object(name) if ":" in name else _named_class(name)
+    if getattr(kind, "__name__", None) in _OF_MATRICES and f"{kind.__module__}.".startswith(_LIBRARIES):
+        raise ConfigurationError(
+            f"the optimizer {name!r} steps matrices, by their rows and columns, but a run steps one flat vector of all "
+            "parameters: use 'adamw'"
+        )
+    return kind
+
+
+def _named_class(name: str) -> Any:
     import torch
 
     from chimera.training.optimizers.adaptive import OPTIMIZERS
@@ -278,11 +287,6 @@ def _optimizer_class(name: str) -> Any:
     kind = classes.get(name.lower().replace("-", ""))
     if kind is None:
         raise UnknownNameError("optimizer", name, [*classes, "momentum"])
-    if kind.__name__ in _OF_MATRICES:
-        raise ConfigurationError(
-            f"the optimizer {name!r} steps matrices, by their rows and columns, but a run steps one flat vector of all "
-            "parameters: use 'adamw'"
-        )
     return kind
 
 

@@ -16,7 +16,7 @@ _MAX_HEAD_BYTES = 1 << 14
 def proxy_for(url: str) -> str | None:
     """Return the proxy for a URL, by the rules of the variables ``HTTPS_PROXY`` and ``NO_PROXY``; None if there is none.
 
-    A hub on this machine is called directly: a proxy would connect to itself.
+    A hub at a loopback address is called directly: a proxy would connect to itself.
     """
     parts = urllib.parse.urlsplit(url)
     if is_loopback(parts.hostname or "") or urllib.request.proxy_bypass(parts.netloc):
