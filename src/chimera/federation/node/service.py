@@ -69,8 +69,6 @@ class Service:
         self._revocations = revocations or Revocations(credentials.folder)
         self._renewed, self._budget = renewed, budget
         self._held: set[tuple[str, int]] = set()
-        # Requests that wait, if the gate has decided about a part of their calls.
-        self._gated: dict[tuple[str, int], GatedRequest] = {}
         self._waiting: dict[tuple[str, int], int] = {}  # sizes of the calls that wait, by run and number
 
     async def run(self) -> None:
@@ -109,12 +107,8 @@ class Service:
         with contextlib.suppress(ChimeraError):  # the gate or the host reports that the body cannot be read
             read = read_body(body)  # once, so the actor gets the content that the gate has checked
         key = request.run, request.number
-        gated = self._gated.pop(key, None) or GatedRequest(
-            self._gate, requester, self._reader.read_all(*key, actor, method, read)
-        )
+        gated = GatedRequest(self._gate, requester, self._reader.read_all(*key, actor, method, read))
         if (waits := gated.decide()) is not None:
-            if gated.begun:
-                self._gated[key] = gated
             self._loop.call_soon_threadsafe(self._hold, request, body, waits, finished)
             return
         run = gated.allowed(method, read)
@@ -133,7 +127,7 @@ class Service:
 
         methods, read = run
         if methods != method:
-            request = msgspec.structs.replace(request, path=f"{ACTORS}/{quote(actor)}/{methods}")
+            request = msgspec.structs.replace(request, path=f"{ACTORS}/{quote(actor, safe='')}/{methods}")
         self._dispatch(request, read, answered)
 
     def _hold(self, request: CallRequest, body: bytes | bytearray, decision: Held | Later, finished: Finished) -> None:
@@ -141,7 +135,6 @@ class Service:
         key = request.run, request.number
         if len(self._waiting) >= _MAX_WAITING or sum(self._waiting.values()) + len(body) > _MAX_WAITING_BYTES:
             self._waiting.pop(key, None)
-            self._gated.pop(key, None)
             finished(Kept.of(error_reply(503, UnavailableError("too many calls wait at this node: ask again later"))))
             return
         after_s = _WAIT_REPORT_INTERVAL_S
@@ -169,8 +162,6 @@ class Service:
         del self._waiting[request.run, request.number]
         if waited_for:
             self._calls.start(request, body)
-        else:
-            self._gated.pop((request.run, request.number), None)
 
     def _dispatch(self, request: CallRequest, body: Body, done: Callable[[Reply], None]) -> None:
         dispatch(self._host, request.run, request.verb, request.path, request.type, body, done)
