@@ -21,6 +21,7 @@ from chimera.engines.http import wire
 from chimera.engines.http.hosting.host import ReadBody
 from chimera.engines.http.hosting.hosted_actor import Reply
 from chimera.federation.audit.verify import verify
+from chimera.federation.node import service
 from chimera.federation.node.gated_request import GatedRequest
 from chimera.federation.policy.reading import CallReader
 from chimera.federation.policy.requests import Allowed, Call, Decision, Later, Refused, Requester, Spending
@@ -151,6 +152,25 @@ def test_no_call_runs_that_the_gate_has_not_read(place: Federation, tmp_path: Pa
     header, payload = driver.ask(5, f"/{RUN}.0/history", history)
     assert header.status == 200
     assert wire.unpack(payload)["values"] == [given]
+
+
+def test_requests_that_wait_are_counted_also_if_their_number_is_used_again(
+    place: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Closed(AllowAll):
+        def request(self, requester: Requester, call: Call) -> Decision:
+            return Later("hours", 3600)
+
+    monkeypatch.setattr(service, "_MAX_WAITING", 2)
+    place.node(place.join("node", "node-0"), Closed())
+    place.join("requester", "eve")
+    driver = Driver(place, Credentials.read(tmp_path / "eve", "requester"), RUN)
+    reports = []
+    for _ in range(3):
+        reports.append(driver.ask(1, f"/{RUN}.0", {"call": [[0], {}], "kind": KIND})[0])
+        driver.send(Done(RUN, "node-0", 1, [1]))
+    assert [type(report) for report in reports] == [CallPending, CallPending, Answer]
+    assert reports[-1].status == 503
 
 
 def test_a_name_with_a_slash_reaches_no_other_actor(place: Federation, tmp_path: Path) -> None:

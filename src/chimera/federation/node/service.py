@@ -69,7 +69,7 @@ class Service:
         self._revocations = revocations or Revocations(credentials.folder)
         self._renewed, self._budget = renewed, budget
         self._held: set[tuple[str, int]] = set()
-        self._waiting: dict[tuple[str, int], int] = {}  # sizes of the calls that wait, by run and number
+        self._waiting: list[CallRequest] = []  # a driver may use a number again
 
     async def run(self) -> None:
         """Serve until the task is cancelled.
@@ -132,9 +132,8 @@ class Service:
 
     def _hold(self, request: CallRequest, body: bytes | bytearray, decision: Held | Later, finished: Finished) -> None:
         """Hold a call for the administrator or the policy; decide about it again while the driver waits."""
-        key = request.run, request.number
-        if len(self._waiting) >= _MAX_WAITING or sum(self._waiting.values()) + len(body) > _MAX_WAITING_BYTES:
-            self._waiting.pop(key, None)
+        size = sum(each.size for each in self._waiting) + request.size
+        if len(self._waiting) >= _MAX_WAITING or size > _MAX_WAITING_BYTES:
             finished(Kept.of(error_reply(503, UnavailableError("too many calls wait at this node: ask again later"))))
             return
         after_s = _WAIT_REPORT_INTERVAL_S
@@ -144,7 +143,7 @@ class Service:
             self._held.add(waiting_run)
             if self._on_held is not None:
                 self._on_held(decision.number, request.requester)
-        self._waiting[key] = len(body)
+        self._waiting.append(request)
         self._report_wait(request, body, decision, self._loop.time() + after_s)
 
     def _report_wait(
@@ -159,7 +158,7 @@ class Service:
                 min(left_s, _WAIT_REPORT_INTERVAL_S), self._report_wait, request, body, decision, until_s
             )
             return
-        del self._waiting[request.run, request.number]
+        self._waiting.remove(request)
         if waited_for:
             self._calls.start(request, body)
 
