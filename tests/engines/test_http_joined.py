@@ -167,6 +167,63 @@ def test_a_node_refuses_other_requests_with_several_calls(method: str, request_:
         host.close()
 
 
+class Mixed(BriefCounter):
+    brief = frozenset({"history"})
+
+
+def hosted(host: Host, method: str, parts: int) -> Reply:
+    """Return the reply of an actor to a request with this number of calls."""
+    answers = queue.SimpleQueue[Reply]()
+    call = {"call": [[1], {}]}
+    body = wire.pack({"calls": [call] * parts} if parts > 1 else call)
+    host.call("a.0", method, body, answers.put)
+    return answers.get(timeout=LIMIT_S)
+
+
+def test_only_short_calls_may_follow_in_a_request() -> None:
+    """A driver could otherwise make a node hold many large answers at once."""
+    host, answers = Host({"mixed": Mixed}), queue.SimpleQueue[Reply]()
+    try:
+        host.create("a.0", wire.pack({"kind": "mixed"}), answers.put)
+        assert answers.get(timeout=LIMIT_S).status == 200
+        assert [part.status for part in hosted(host, "add,history", 2).parts] == [200, 500]
+        for method in ("history,add", "add,add", "add,none"):
+            refused = hosted(host, method, 2)
+            assert (refused.status, refused.parts) == (422, ())
+            assert b"only short calls" in refused.body
+        assert hosted(host, "add", 1).status == 200
+    finally:
+        host.close()
+
+
+class Ended:
+    """An actor that is dropped while the first call of a request runs."""
+
+    brief = frozenset({"later"})
+    host: Host
+    ran = False
+
+    def first(self) -> None:
+        self.host.kill("a.0")
+
+    def later(self) -> None:
+        type(self).ran = True
+
+
+def test_a_dropped_actor_does_not_continue_its_request() -> None:
+    host, answers = Host({"ended": Ended}), queue.SimpleQueue[Reply]()
+    Ended.host = host
+    try:
+        host.create("a.0", wire.pack({"kind": "ended"}), answers.put)
+        assert answers.get(timeout=LIMIT_S).status == 200
+        call = {"call": [[], {}]}
+        host.call("a.0", "first,later", wire.pack({"calls": [call, call]}), answers.put)
+        assert [part.status for part in answers.get(timeout=LIMIT_S).parts] == [200, 404]
+        assert not Ended.ran
+    finally:
+        host.close()
+
+
 def test_replies_of_another_form_are_errors() -> None:
     body = pack_replies([(200, "a", b"x"), (404, "b", b"")])
     assert [(status, kind, bytes(data)) for status, kind, data in read_replies(body, 2)] == [

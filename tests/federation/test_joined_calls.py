@@ -14,10 +14,14 @@ import pytest
 pytest.importorskip("websockets")
 
 from chimera.core.errors import ActorError
+from chimera.engines.federation.credentials import Credentials
+from chimera.engines.federation.wire import frames
+from chimera.engines.federation.wire.frames import Answer, CallPending, CallRequest, Done
 from chimera.engines.http import wire
 from chimera.engines.http.hosting.host import ReadBody
 from chimera.engines.http.hosting.hosted_actor import Reply
 from chimera.federation.audit.verify import verify
+from chimera.federation.node import service
 from chimera.federation.node.gated_request import GatedRequest
 from chimera.federation.policy.reading import CallReader
 from chimera.federation.policy.requests import Allowed, Call, Decision, Later, Refused, Requester, Spending
@@ -27,6 +31,7 @@ from federation.federation_kit import LIMIT_S, AllowAll, Federation, federation
 from federation.policy_kit import ALICE, BARE, BARE_SETTINGS, Requests, gate_of
 from federation.processes import Cutter, Summer, summer
 from federation.test_exactly_once import Direct, at, logged
+from federation.test_frames import RUN, Hostile
 
 
 class Waiting:
@@ -94,15 +99,102 @@ def test_a_refused_call_does_not_run_and_the_others_do(place: Federation) -> Non
             engine.get(refused)
 
 
-def test_a_request_whose_second_call_waits_for_the_policy_asks_for_no_decision_again(place: Federation) -> None:
-    gate = Noting(history=Later("hours", 1))
+def test_calls_that_have_to_wait_after_one_that_runs_are_sent_again(place: Federation) -> None:
+    """A request that has begun never waits at the node, where nothing but its number would identify it."""
+    gate, paths = Noting(history=Later("hours", 1)), list[str]()
     place.node(place.join("node", "node-0"), gate)
-    with place.engine(nodes=["node-0"]) as engine:
+    with place.engine(nodes=["node-0"], on_answer=lambda url, _: paths.append(url.rpartition("/")[2])) as engine:
         counter, waiting = engine.spawn(BriefCounter), engine.spawn(Waiting)
         refs = [counter.add(waiting.number(1)), counter.history(), counter.add(2)]
         Waiting.opened.set()
         assert engine.get(refs, LIMIT_S) == [1, [0, 1], 3]
-    assert [method for method, _ in gate.calls] == ["__init__", "add", "history", "add"]
+        assert engine.get(counter.history(), LIMIT_S) == [0, 1, 2]  # by then, earlier answers are reported
+    assert [method for method, _ in gate.calls] == ["__init__", "add", "history", "add", "history"]
+    assert gate.calls == gate.answers
+    assert [path for path in paths if "add" in path or "history" in path][:3] == ["add,history,add", "history", "add"]
+
+
+class Driver(Hostile):
+    """A driver that sends any requests to ``node-0``."""
+
+    path = "/v1/chimera/actors"
+
+    def ask(self, number: int, path: str, content: Any, verb: Any = "POST") -> tuple[Any, memoryview]:
+        """Return the first report or answer to a request: its header and payload."""
+        body = wire.pack(content)
+        self.send(CallRequest(RUN, number, "node-0", verb, f"{self.path}{path}", wire.CONTENT_TYPE, len(body)), body)
+        while True:
+            header, payload = frames.unpack(self.connection.recv(LIMIT_S))  # type: ignore[arg-type]
+            if isinstance(header, Answer | CallPending) and header.number == number:
+                return header, payload
+
+
+KIND = f"{BriefCounter.__module__}.{BriefCounter.__qualname__}"
+
+
+def test_no_call_runs_that_the_gate_has_not_read(place: Federation, tmp_path: Path) -> None:
+    """A driver gives up a request whose second call waits, and sends other arguments with its number."""
+    given: list[Any] = []
+
+    class Reading(Noting):
+        def request(self, requester: Requester, call: Call) -> Decision:
+            given.extend(call.given)
+            return super().request(requester, call)
+
+    place.node(place.join("node", "node-0"), Reading(history=Later("hours", 3600)))
+    place.join("requester", "eve")
+    driver = Driver(place, Credentials.read(tmp_path / "eve", "requester"), RUN)
+    history = {"call": [[], {}]}
+    driver.ask(1, f"/{RUN}.0", {"call": [[0], {}], "kind": KIND})
+    driver.ask(2, f"/{RUN}.0/add,history", {"calls": [{"call": [[1], {}]}, history]})
+    driver.send(Done(RUN, "node-0", 3, [2]))
+    driver.ask(2, f"/{RUN}.0/add,history", {"calls": [{"call": [[100], {}]}, history]})
+    header, payload = driver.ask(5, f"/{RUN}.0/history", history)
+    assert header.status == 200
+    assert wire.unpack(payload)["values"] == [given]
+
+
+def test_requests_that_wait_are_counted_also_if_their_number_is_used_again(
+    place: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Closed(AllowAll):
+        def request(self, requester: Requester, call: Call) -> Decision:
+            return Later("hours", 3600)
+
+    monkeypatch.setattr(service, "_MAX_WAITING", 2)
+    place.node(place.join("node", "node-0"), Closed())
+    place.join("requester", "eve")
+    driver = Driver(place, Credentials.read(tmp_path / "eve", "requester"), RUN)
+    reports = []
+    for _ in range(3):
+        reports.append(driver.ask(1, f"/{RUN}.0", {"call": [[0], {}], "kind": KIND})[0])
+        driver.send(Done(RUN, "node-0", 1, [1]))
+    assert [type(report) for report in reports] == [CallPending, CallPending, Answer]
+    assert reports[-1].status == 503
+
+
+def test_a_name_with_a_slash_reaches_no_other_actor(place: Federation, tmp_path: Path) -> None:
+    """A request without its refused calls is sent to the host by another path."""
+    place.node(place.join("node", "node-0"), Noting(history=Refused("not this one")))
+    place.join("requester", "eve")
+    driver = Driver(place, Credentials.read(tmp_path / "eve", "requester"), RUN)
+    driver.ask(1, f"/{RUN}%2Fz/history,add", {"calls": [{"call": [[1], {}], "kind": KIND}] * 2})
+    _, payload = driver.ask(2, f"?engine={RUN}", {}, "GET")
+    assert json.loads(bytes(payload))["actors"] == {}
+
+
+def test_the_size_of_a_request_is_that_of_the_first_call_that_is_not_refused() -> None:
+    sizes: list[int] = []
+
+    class Sized(Noting):
+        def request(self, requester: Requester, call: Call) -> Decision:
+            sizes.append(call.size)
+            return super().request(requester, call)
+
+    calls = [Call("r", number, LEARNER, method, size=size) for number, method, size in
+             ((1, "delta", 90), (2, "weights", 0), (3, "tally", 0), (4, "step", 0))]  # fmt: skip
+    GatedRequest(Sized(delta=Refused("no"), weights=Refused("no")), ALICE, calls).decide()
+    assert sizes == [90, 90, 90, 0]
 
 
 def test_cuts_at_random_bytes_repeat_no_call_of_a_request(tmp_path: Path) -> None:

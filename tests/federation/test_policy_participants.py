@@ -210,6 +210,11 @@ def test_keys_of_an_earlier_round_reveal_nothing() -> None:
         own.reveal(np.ones(4, np.uint8))
 
 
+def test_calls_that_share_a_request_are_those_of_the_learner() -> None:
+    """The driver names them by its class, and the node by the class that it hosts."""
+    assert CertifiedLearner.brief == PrivateWorker.brief == Learner.brief
+
+
 class Checked(CertifiedLearner):
     """A node's learner behind a check of the list, as its gate makes it."""
 

@@ -46,8 +46,9 @@ def test_joined_requests_give_the_figures_of_separate_ones(
     work = "delta" if strategy["name"] == "fed-avg" else "gradient"
     # Two workers, four rounds. On a busy machine a request may leave before its second call is issued.
     assert requests[work] + requests[f"{work},tally"] == 8
-    assert requests[f"{work},tally"] >= 4
-    assert requests["buffers,codec_states,local_state,step"] >= 2
+    assert requests[f"{work},tally"] >= 1
+    assert requests["local_state,step"] >= 1
+    assert {name for name in requests if "," in name} == {f"{work},tally", "local_state,step"}  # with small answers
     assert before[work] == before["tally"] == 8
     assert np.array_equal(joined.trained.parameters(), single.trained.parameters())
     assert figures(tmp_path / "joined") == figures(tmp_path / "single")
@@ -60,5 +61,5 @@ def test_private_workers_report_sizes_in_the_request_of_the_update(tmp_path: Pat
             urls, tmp_path / "run", strategy={"name": "fed-avg", "local_steps": 2}, privacy={"clip": 1.0, "noise": 1.0}
         )
     assert requests["delta"] + requests["delta,tally"] == 8
-    assert requests["delta,tally"] >= 4
+    assert requests["delta,tally"] >= 1
     assert run.metrics["epsilon"] > 0

@@ -21,6 +21,7 @@ from chimera.engines.simulated.group import SimulatedGroup
 from chimera.training.messages.rejection import Rejected
 from chimera.training.messages.tally import Tally
 from chimera.training.privacy.masking import Masking
+from chimera.training.privacy.worker import PrivateWorker
 from chimera.training.worker.gradients import Gradients
 
 _SIZE = 100  # elements: an array that is shorter is no vector of a worker
@@ -44,6 +45,8 @@ class Sent:
 
 class Recorded:
     """An actor in the place of the one that was asked for, which notes what that one returns."""
+
+    brief = PrivateWorker.brief
 
     def __init__(self, make: Callable[..., Any], sent: Sent, /, *given: Any, **named: Any) -> None:
         assert not any(reaches_others(value) for value in (*given, *named.values()))

@@ -166,6 +166,8 @@ def _entry(result: Any, key: str) -> Any:
 
 def outputs_in(result: Any) -> Any:
     """Return the tensor of outputs: ``logits`` or ``outputs`` of a mapping or an object, or the result itself."""
+    if hasattr(result, "backward"):  # a tensor, as in most steps: save the look-ups
+        return result
     for key in ("logits", "outputs"):
         if (found := _entry(result, key)) is not None:
             return found

@@ -86,7 +86,7 @@ class Calls:
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="chimera-calls")
         self._open: dict[Key, _Open] = {}
-        self._unread: dict[Key, CallRequest] = {}  # calls whose bodies wait for a thread
+        self._unread: list[CallRequest] = []  # calls whose bodies wait for a thread; a driver may use a number again
         self._running: dict[Key, CallRequest] = {}
         self._leaving: dict[Key, _Leaving] = {}
         self._port: Port | None = None
@@ -175,7 +175,7 @@ class Calls:
         before_s = self._loop.time() - _FORGET_S
         for key in [key for key, each in self._open.items() if each.since_s < before_s]:
             del self._open[key]
-        requests = (*(each.request for each in self._open.values()), *self._unread.values())
+        requests = (*(each.request for each in self._open.values()), *self._unread)
         own = [each.size for each in requests if each.requester == request.requester]
         if sum(own) + request.size > _MAX_OPEN_BYTES or len(own) >= _MAX_OPEN:
             return "too many or too large calls arrive at this node: ask again later"
@@ -196,7 +196,7 @@ class Calls:
     def start(self, request: CallRequest, body: bytes | bytearray) -> None:
         """Run a call whose body is complete."""
         if len(body) > _INLINE:  # it takes time to read
-            self._unread[request.run, request.number] = request
+            self._unread.append(request)
             self._threads.submit(self._read, request, body)
         else:
             self._start(request, body)
@@ -204,7 +204,7 @@ class Calls:
     def _read(self, request: CallRequest, body: bytes | bytearray) -> None:
         self._start(request, body)
         with contextlib.suppress(RuntimeError):  # the loop was closed
-            self._loop.call_soon_threadsafe(self._unread.pop, (request.run, request.number), None)
+            self._loop.call_soon_threadsafe(self._unread.remove, request)
 
     def _start(self, request: CallRequest, body: bytes | bytearray) -> None:
         def finished(kept: Kept) -> None:

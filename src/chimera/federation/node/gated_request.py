@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from chimera.core.errors import ActorLost, PrivacyError
+from chimera.core.errors import ActorLost, PrivacyError, UnavailableError
 from chimera.engines.http.hosting.dispatch import refusal
 from chimera.engines.http.hosting.host import Body, ReadBody
 from chimera.engines.http.hosting.hosted_actor import Reply, error_reply
@@ -26,17 +27,22 @@ class GatedRequest:
         self._gate, self._requester, self._calls = gate, requester, calls
         self._decisions: list[Decision] = []
 
-    @property
-    def begun(self) -> bool:
-        """Whether the gate has let a call of the request run, or has refused one."""
-        return bool(self._decisions)
-
     def decide(self) -> Held | Later | None:
-        """Decide about the calls without a decision; return the reason if the request has to wait. Then call this again."""
-        for call in self._calls[len(self._decisions) :]:
-            decision = self._gate.request(self._requester, call)
+        """Decide about the calls; return the reason if the request has to wait. Then a new object decides about it again.
+
+        A request waits only if its first call does. If a later call has to wait, the calls from there on do not run, and their
+        replies tell the driver to send them again.
+        """
+        refused_bytes = 0  # the size of the request is that of its first call; a limit counts it with one that runs
+        for call in self._calls:
+            sized = replace(call, size=call.size + refused_bytes) if refused_bytes else call
+            decision = self._gate.request(self._requester, sized)
             if isinstance(decision, Held | Later):
-                return decision
+                if not self._decisions:
+                    return decision
+                self._decisions += [decision] * (len(self._calls) - len(self._decisions))  # calls keep their order
+                break
+            refused_bytes = sized.size if isinstance(decision, Refused) else 0
             self._decisions.append(decision)
         return None
 
@@ -79,4 +85,6 @@ class GatedRequest:
 def _refusal(decision: Decision) -> Reply:
     if isinstance(decision, Refused):
         return error_reply(403, PrivacyError(decision.reason))
+    if isinstance(decision, Held | Later):
+        return refusal(UnavailableError("the policy of this node does not let the call run now: ask again"))
     return refusal(ActorLost("the answer of this call was lost"))  # it has run, and must not run again

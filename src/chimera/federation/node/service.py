@@ -69,9 +69,7 @@ class Service:
         self._revocations = revocations or Revocations(credentials.folder)
         self._renewed, self._budget = renewed, budget
         self._held: set[tuple[str, int]] = set()
-        # Requests that wait, if the gate has decided about a part of their calls.
-        self._gated: dict[tuple[str, int], GatedRequest] = {}
-        self._waiting: dict[tuple[str, int], int] = {}  # sizes of the calls that wait, by run and number
+        self._waiting: list[CallRequest] = []  # a driver may use a number again
 
     async def run(self) -> None:
         """Serve until the task is cancelled.
@@ -109,12 +107,8 @@ class Service:
         with contextlib.suppress(ChimeraError):  # the gate or the host reports that the body cannot be read
             read = read_body(body)  # once, so the actor gets the content that the gate has checked
         key = request.run, request.number
-        gated = self._gated.pop(key, None) or GatedRequest(
-            self._gate, requester, self._reader.read_all(*key, actor, method, read)
-        )
+        gated = GatedRequest(self._gate, requester, self._reader.read_all(*key, actor, method, read))
         if (waits := gated.decide()) is not None:
-            if gated.begun:
-                self._gated[key] = gated
             self._loop.call_soon_threadsafe(self._hold, request, body, waits, finished)
             return
         run = gated.allowed(method, read)
@@ -133,15 +127,13 @@ class Service:
 
         methods, read = run
         if methods != method:
-            request = msgspec.structs.replace(request, path=f"{ACTORS}/{quote(actor)}/{methods}")
+            request = msgspec.structs.replace(request, path=f"{ACTORS}/{quote(actor, safe='')}/{methods}")
         self._dispatch(request, read, answered)
 
     def _hold(self, request: CallRequest, body: bytes | bytearray, decision: Held | Later, finished: Finished) -> None:
         """Hold a call for the administrator or the policy; decide about it again while the driver waits."""
-        key = request.run, request.number
-        if len(self._waiting) >= _MAX_WAITING or sum(self._waiting.values()) + len(body) > _MAX_WAITING_BYTES:
-            self._waiting.pop(key, None)
-            self._gated.pop(key, None)
+        size = sum(each.size for each in self._waiting) + request.size
+        if len(self._waiting) >= _MAX_WAITING or size > _MAX_WAITING_BYTES:
             finished(Kept.of(error_reply(503, UnavailableError("too many calls wait at this node: ask again later"))))
             return
         after_s = _WAIT_REPORT_INTERVAL_S
@@ -151,7 +143,7 @@ class Service:
             self._held.add(waiting_run)
             if self._on_held is not None:
                 self._on_held(decision.number, request.requester)
-        self._waiting[key] = len(body)
+        self._waiting.append(request)
         self._report_wait(request, body, decision, self._loop.time() + after_s)
 
     def _report_wait(
@@ -166,11 +158,9 @@ class Service:
                 min(left_s, _WAIT_REPORT_INTERVAL_S), self._report_wait, request, body, decision, until_s
             )
             return
-        del self._waiting[request.run, request.number]
+        self._waiting.remove(request)
         if waited_for:
             self._calls.start(request, body)
-        else:
-            self._gated.pop((request.run, request.number), None)
 
     def _dispatch(self, request: CallRequest, body: Body, done: Callable[[Reply], None]) -> None:
         dispatch(self._host, request.run, request.verb, request.path, request.type, body, done)

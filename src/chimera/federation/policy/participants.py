@@ -180,6 +180,8 @@ class CertifiedLearner:
     given, options : arguments of the learner.
     """
 
+    brief = PrivateWorker.brief  # a node looks it up in the class that it hosts
+
     def __init__(self, learner: Callable[..., Any], member: Member, *given: Any, **options: Any) -> None:
         self._learner, self._member = learner(*given, **options), member
 

@@ -173,6 +173,7 @@ class TrainingLoop(RunState):
         Run fewer after Ctrl-C or a preemption, when the time budget is used up, or when a checkpoint or a snapshot is due by
         its time.
         """
+        self._tallies.begin()
         in_flight = InFlight(self._cluster, self._monitor, self._pace)
         by_time, issued = self._intervals.snapshot_every is None, False
         while True:

@@ -23,11 +23,14 @@ class Tallies:
         self._asked: dict[Any, list[Any]] = {}  # refs of tallies that were not collected, by worker
         self._complete: set[Any] = set()  # workers whose last ref covers all their work
 
+    def begin(self) -> None:
+        """Note that workers will get further work, which the tallies requested so far do not cover."""
+        self._complete.clear()
+
     def ask_ahead(self) -> None:
         """Request the tallies of workers that have not ended their work. Call this when no further work will be issued."""
         if self._follow is None:
             return
-        self._complete.clear()
         for worker in self._cluster.on_time():
             if (ref := self._follow(worker, "tally")) is not None:
                 self._asked.setdefault(worker, []).append(ref)

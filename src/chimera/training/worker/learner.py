@@ -67,8 +67,9 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
 
     hosted = True  # engine http: this actor runs in a node, and not in the driver
     one_per_node = True  # with two workers on a node, its rows would count twice
-    # Engine http: these calls share the request of a call before them.
-    brief = frozenset(["tally", "buffers", "codec_states", "local_state", "step"])
+    # Engine http: these calls share the request of a call before them. Their answers are small: each node and hub bounds the
+    # size of a whole answer, and other answers can be as large as the model.
+    brief = frozenset(["tally", "step"])
     failure_is_loss = True  # a node that misses a deadline or answers with an error must not end the run
     # Engine simulated: by these calls the driver observes a worker or sets its state, also while the worker is off.
     administrative = frozenset([

@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 _METHOD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,199}")
 _MAX_THREADS = 1024
 _MAX_WAITING = 64
-"""Maximum number of waiting calls of one actor; a driver sends the next call after the answer."""
+"""Maximum number of waiting requests of one actor, each with up to 16 calls; a driver sends the next one after the answer."""
 _MAX_WAITING_BYTES = 1 << 30
 """Maximum size of all waiting calls together, in bytes."""
 

@@ -13,7 +13,7 @@ import msgspec
 
 from chimera.core import call as actor_context
 from chimera.core.call import nbytes
-from chimera.core.errors import ActorLost, DataError
+from chimera.core.errors import ActorLost, ConfigurationError, DataError
 from chimera.core.registry import registered_names_only
 from chimera.engines.handle import CONSTRUCT, check_returns, results
 from chimera.engines.http import wire
@@ -116,13 +116,18 @@ class HostedActor:
     def _answer_calls(self) -> None:
         while (asked := self._queue.get()) is not None:
             method, request, done = asked
-            done(_gone(self._name) if self._dead else self._answer(method, request))
+            done(self._answer(method, request))
 
     def _answer(self, method: str, request: dict[str, Any]) -> Reply:
         methods = methods_in(method)
+        # The answers of a request are in memory together, so only short calls may follow the first one.
+        if self._target is not None and not set(methods[1:]) <= getattr(type(self._target), "brief", frozenset()):
+            return error_reply(422, ConfigurationError(f"{method[:100]!r}: only short calls may follow in a request"))
         return Reply.joined([self._run(*each) for each in zip(methods, calls_of(methods, request), strict=True)])
 
     def _run(self, method: str, request: dict[str, Any]) -> Reply:
+        if self._dead:
+            return _gone(self._name)
         began_s = self._actor_context.heartbeat_s = time.monotonic()
         cost: dict[str, Any] = {"bytes_in": 0, "bytes_out": []}
         answer: dict[str, Any] = {"cost": cost}
