@@ -18,7 +18,7 @@ import pytest
 FED_AVG = {"name": "fed-avg", "local_steps": 5}
 BUDGETS: list[Any] = [
     pytest.param("parameter-server", "local", {"worker": 171, "server": 155, "driver": 40}, marks=pytest.mark.long),
-    pytest.param("all-reduce", "local", {"worker": 211, "driver": 29}, marks=pytest.mark.long),
+    pytest.param("all-reduce", "local", {"worker": 223, "driver": 29}, marks=pytest.mark.long),
     pytest.param(
         "async-parameter-server", "local", {"worker": 181, "server": 147, "driver": 37}, marks=pytest.mark.long
     ),
