@@ -44,7 +44,7 @@ def run(name: str, ranks: int, *arguments: str, folder: Path | None = None) -> s
 def test_runs_on_ranks_give_the_bits_of_virtual_time(name: str, tmp_path: Path) -> None:
     strategies = ["parameter-server", "parameter-server:with-workers", "all-reduce"]
     job = run(name, 3, "-m", "engines.mpi_training", str(tmp_path), *strategies)
-    assert (job.returncode, job.stdout.split()) == (0, strategies), job.stderr
+    assert (job.returncode, job.stdout.split()) == (0, strategies), job.stdout + job.stderr
 
 
 @pytest.mark.parametrize(
