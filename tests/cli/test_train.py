@@ -132,7 +132,7 @@ def test_quiet_prints_nothing(invoke, experiment, tmp_path):
         (["--set", "partition=fair"], "'fair'; known: "),
         (["--set", "train.optimizer=madam"], "'madam'"),
         (["--engine", "warp"], "unknown engine 'warp'; known: "),
-        (["--workers", "100000"], "100000"),
+        (["--workers", "100000"], "100,000 workers cannot share"),
         (["--workers", "0"], "--workers 0: give a number of at least 1, or URLs separated by commas"),
         (["--workers", "http://127.0.0.1:5001"], "workers at URLs need the engine http: --engine http"),
         (["--fault", "maim worker 2 at step 3"], "is not a fault: write it like"),

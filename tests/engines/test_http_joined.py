@@ -180,9 +180,16 @@ def hosted(host: Host, method: str, parts: int) -> Reply:
     return answers.get(timeout=LIMIT_S)
 
 
-def test_only_short_calls_may_follow_in_a_request() -> None:
+class Listed(Mixed):
+    """The class of a user who names the short methods in a list."""
+
+    brief = ["history"]  # type: ignore[assignment] # noqa: RUF012 - as a user may write it
+
+
+@pytest.mark.parametrize("kind", [Mixed, Listed])
+def test_only_short_calls_may_follow_in_a_request(kind: type[Mixed]) -> None:
     """A driver could otherwise make a node hold many large answers at once."""
-    host, answers = Host({"mixed": Mixed}), queue.SimpleQueue[Reply]()
+    host, answers = Host({"mixed": kind}), queue.SimpleQueue[Reply]()
     try:
         host.create("a.0", wire.pack({"kind": "mixed"}), answers.put)
         assert answers.get(timeout=LIMIT_S).status == 200

@@ -111,7 +111,7 @@ def test_calls_that_have_to_wait_after_one_that_runs_are_sent_again(place: Feder
         assert engine.get(counter.history(), LIMIT_S) == [0, 1, 2]  # by then, earlier answers are reported
     assert [method for method, _ in gate.calls] == ["__init__", "add", "history", "add", "history"]
     assert gate.calls == gate.answers
-    assert [path for path in paths if "add" in path or "history" in path][:3] == ["add,history,add", "history", "add"]
+    assert [path for path in paths if "add" in path or "history" in path][:2] == ["add,history,add", "history,add"]
 
 
 class Driver(Hostile):

@@ -192,6 +192,22 @@ def test_training_continues_after_any_worker_loss(fit: Fit, strategy: Any, polic
     assert run.stopped_by == "epochs"
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("strategy", ["ring-all-reduce", "tree-all-reduce"])
+@pytest.mark.parametrize("workers", [2, 4, 7])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_death_at_any_moment_of_a_step_costs_no_bits(fit: Fit, strategy: str, workers: int, rank: int) -> None:
+    options: dict[str, Any] = {"strategy": strategy, "workers": workers, "rounds": 6}
+    whole = fit("whole", **options)
+    rows = [json.loads(line) for line in (whole.run_dir / "trace.jsonl").read_text().splitlines()]
+    ends_s = [row["end_s"] for row in rows if row["actor"] == "worker 0" and row["call"] == "step_reduced"]
+    for part in range(8):
+        moment_s = ends_s[2] + (ends_s[3] - ends_s[2]) * (part + 0.5) / 8
+        run = fit(f"part {part}", faults=[f"kill worker {rank} at {moment_s} s"], **options)
+        assert [event.actor for event in run.events if event.event == "worker lost"] == [f"worker {rank}"]
+        assert np.array_equal(run.trained.parameters(), whole.trained.parameters()), (part, moment_s)
+
+
 @pytest.mark.parametrize("strategy", ["d-psgd", pytest.param("ad-psgd", marks=pytest.mark.long)])
 @pytest.mark.long
 def test_a_killed_neighbour_is_replaced_by_a_copy(fit: Fit, strategy: str) -> None:

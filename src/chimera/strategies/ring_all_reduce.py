@@ -30,8 +30,12 @@ class RingAllReduce(AllReduce):
             made = [worker.contribute(n, i, returns=2) for i, worker in enumerate(workers)]
             own, chunks = ([refs[place] for refs in made] for place in (0, 1))
             for step in range(1, n):  # reduce-scatter
-                chunks = [worker.add((i - step) % n, own[i], chunks[i - 1]) for i, worker in enumerate(workers)]
+                made = [
+                    worker.add((i - step) % n, own[i], chunks[i - 1], returns=2) for i, worker in enumerate(workers)
+                ]
+                chunks = [chunk for _, chunk in made]
             for step in range(n - 2):  # all-gather, except its last step
-                chunks = [worker.take((i - step) % n, chunks[i - 1]) for i, worker in enumerate(workers)]
+                made = [worker.take((i - step) % n, chunks[i - 1], returns=2) for i, worker in enumerate(workers)]
+                chunks = [chunk for _, chunk in made]
             last = [((i + 2) % n, chunks[i - 1]) if n > 1 else (None, own[i]) for i in range(n)]
             yield Round([worker.step_reduced(*chunk) for worker, chunk in zip(workers, last, strict=True)])

@@ -31,11 +31,12 @@ class TreeAllReduce(AllReduce):
             own, up = ([refs[place] for refs in made] for place in (0, 1))
             for i in reversed(range(n)):
                 if children[i]:
-                    up[i] = workers[i].add(0, own[i], *(up[j] for j in children[i]))
+                    own[i], up[i] = workers[i].add(0, own[i], *(up[j] for j in children[i]), returns=2)
             down, done = up[:1], []
             for i, worker in enumerate(workers):
                 if i and children[i]:
-                    down.append(worker.take(0, down[(i - 1) // 2]))
+                    own[i], total = worker.take(0, down[(i - 1) // 2], returns=2)
+                    down.append(total)
                 last = (0, down[(i - 1) // 2]) if i and not children[i] else (None, own[i])
                 done.append(worker.step_reduced(*last))
             yield Round(done)

@@ -48,6 +48,9 @@ def join(url: str, code: str, folder: Path) -> Credentials:
         raise ConfigurationError(f"the hub {address.url} must have an address that begins with https://")
     if (folder / MEMBERSHIP).exists():
         raise ConfigurationError(f"{folder} has an identity already: choose another folder by --folder")
+    proxy = proxy_for(address.url)
+    name = "" if proxy is None else proxy.rpartition("//")[2].rpartition("@")[2]  # the URL may have a password
+    way = f" through the proxy {name}" if name else ""
     try:
         make_folder(folder)
         return asyncio.run(asyncio.wait_for(_join(address, invitation, folder), _PATIENCE_S))
@@ -55,15 +58,12 @@ def join(url: str, code: str, folder: Path) -> Credentials:
         raise
     except ssl.SSLCertVerificationError as error:
         raise ConfigurationError(
-            f"the server at {address.url} is not the hub of this code: {error.verify_message}"
+            f"the server at {address.url}{way} is not the hub of this code: {error.verify_message}"
         ) from error
     except TimeoutError as error:
-        raise RunError(f"the hub {address.url} did not answer within {_PATIENCE_S:g} s") from error
+        raise RunError(f"the hub {address.url} did not answer{way} within {_PATIENCE_S:g} s") from error
     except Exception as error:  # any failure of the network, a proxy or the other side
-        message, way = str(error), ""
-        if (proxy := proxy_for(address.url)) is not None:  # its URL may have a password
-            name = proxy.rpartition("//")[2].rpartition("@")[2]
-            message, way = message.replace(proxy, name), f" through the proxy {name}"
+        message = str(error).replace(proxy, name) if proxy else str(error)
         message = " ".join(message.split())[:300] or type(error).__name__
         raise RunError(f"the hub {address.url} cannot be reached{way}: {message}") from error
 

@@ -34,6 +34,7 @@ _WAIT_REPORT_INTERVAL_S = (
     1.0  # seconds between reports of a waiting call to its driver, and between decisions about a call that is held
 )
 _MAX_WAIT_S = 30.0  # maximum seconds until the gate decides again: clocks are set, and machines sleep
+_MAX_WAITING_OF_REQUESTER = 256  # so that it cannot block others
 _MAX_WAITING, _MAX_WAITING_BYTES = 10_000, 1 << 30  # of all waiting calls together
 
 
@@ -133,7 +134,9 @@ class Service:
     def _hold(self, request: CallRequest, body: bytes | bytearray, decision: Held | Later, finished: Finished) -> None:
         """Hold a call for the administrator or the policy; decide about it again while the driver waits."""
         size = sum(each.size for each in self._waiting) + request.size
-        if len(self._waiting) >= _MAX_WAITING or size > _MAX_WAITING_BYTES:
+        own = sum(each.requester == request.requester for each in self._waiting)
+        full = own >= _MAX_WAITING_OF_REQUESTER or len(self._waiting) >= _MAX_WAITING
+        if full or size > _MAX_WAITING_BYTES:
             finished(Kept.of(error_reply(503, UnavailableError("too many calls wait at this node: ask again later"))))
             return
         after_s = _WAIT_REPORT_INTERVAL_S

@@ -124,7 +124,11 @@ class InFlight:
                 done, pending = self._monitor.wait(pending, len(pending), self._pace.look_s)
             except RunError:  # in virtual time, the driver has not looked for errors while it waited
                 limit_s = None if self._pace.look_s is None else 0.0
-                self._raise_errors(self._monitor.wait(pending, 1, limit_s)[0])
+                while pending:  # in virtual time, `wait` raises the error again when none of the others ends
+                    done, pending = self._monitor.wait(pending, 1, limit_s)
+                    self._raise_errors(done)
+                    if not done:
+                        break
                 raise
             self._raise_errors(done if pending else ())
 

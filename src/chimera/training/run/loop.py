@@ -258,8 +258,10 @@ class TrainingLoop(RunState):
 
     def _inject_faults(self) -> float:
         """Inject the faults that are due; return the time, on the engine's clock, of the next one."""
-        now = self.counters.rounds, self._meter.seconds()
-        self._notifier.events(self._faults.inject_due(self._engine, self._cluster, *now))
+        seconds, next_s = self._meter.seconds(), self._faults.next_s()
+        if self._meter.began_s + next_s <= self._engine.now():  # rounded, the time since the start may be shorter
+            seconds = max(seconds, next_s)
+        self._notifier.events(self._faults.inject_due(self._engine, self._cluster, self.counters.rounds, seconds))
         return self._meter.began_s + self._faults.next_s()
 
     def _recover_from(self, error: ActorLost) -> None:

@@ -86,7 +86,7 @@ class Channel(ABC):
         return False
 
     def perform_joined(self, calls: Sequence[Call]) -> list[Outcome]:
-        """Execute calls that `joins` has put together."""
+        """Execute calls that `joins` has put together. If there are fewer outcomes, the calls after them did not run."""
         return [self.perform(call) for call in calls]
 
     def accepted(self, call: Call, outcome: Outcome) -> Outcome:  # noqa: ARG002 - for subclasses
@@ -150,6 +150,8 @@ class Channel(ABC):
         worked_s = time.monotonic()
         calls = self._with_following(call)
         outcomes = self.perform_joined(calls)
+        self._next.extendleft(reversed(calls[len(outcomes) :]))  # they did not run, and are served next
+        calls = calls[: len(outcomes)]
         self._hold_back_until_worked(worked_s)
         ended_s = self.heartbeat_s = time.monotonic()
         lasted = [outcome.lasted_s for outcome in outcomes]

@@ -124,15 +124,16 @@ class HostedChannel(RemoteChannel):
         return document
 
     def _read_all(self, calls: Sequence[Call], answer: Answer) -> list[Outcome]:
-        """Return the outcome of each call of a request. Calls that did not run yet are sent again, each in its own request."""
+        """Return the outcome of each call of a request, up to the first later one that did not run yet."""
         if len(calls) == 1 or answer.content_type != wire.CONTENT_TYPE:  # the latter refuses all of them
             return [self._read(call, answer) for call in calls]
         replies = read_replies(answer.body, len(calls))
-        answers = [Answer(status, kind, body) for status, kind, body in replies]
-        return [
-            self.perform(call) if each.status == 503 else self._read(call, each)
-            for call, each in zip(calls, answers, strict=True)
-        ]
+        outcomes: list[Outcome] = []
+        for call, (status, kind, body) in zip(calls, replies, strict=True):
+            if outcomes and status == 503:
+                break  # the node runs no call after one that has to wait
+            outcomes.append(self._read(call, Answer(status, kind, body)))
+        return outcomes
 
     def _read(self, call: Call, answer: Answer) -> Outcome:
         if answer.content_type != wire.CONTENT_TYPE:

@@ -121,7 +121,12 @@ class HostedActor:
     def _answer(self, method: str, request: dict[str, Any]) -> Reply:
         methods = methods_in(method)
         # The answers of a request are in memory together, so only short calls may follow the first one.
-        if self._target is not None and not set(methods[1:]) <= getattr(type(self._target), "brief", frozenset()):
+        following = methods[1:]
+        if (
+            following
+            and self._target is not None
+            and not set(following) <= set(getattr(type(self._target), "brief", ()))
+        ):
             return error_reply(422, ConfigurationError(f"{method[:100]!r}: only short calls may follow in a request"))
         return Reply.joined([self._run(*each) for each in zip(methods, calls_of(methods, request), strict=True)])
 

@@ -50,20 +50,20 @@ class ChunkedSum(WorkerExtension):
         self._summing = PartialSum(gradient, shard_views(gradient, bounds), [int(rejected is None)] * parts, rejected)
         return None, None if part is None else self._chunk(part)
 
-    def add(self, part: int, own: None, *messages: Encoded) -> Encoded:  # noqa: ARG002 - passes on an error
-        """Add sums of other workers to a chunk, and return it; see `contribute` for ``own``."""
+    def add(self, part: int, own: None, *messages: Encoded) -> tuple[None, Encoded]:  # noqa: ARG002 - passes on an error
+        """Add sums of other workers to a chunk; return None and the chunk. See `contribute` for ``own`` and the None."""
         held = self._summing
         for message in messages:
             with np.errstate(over="ignore", invalid="ignore"):
                 held.chunks[part] += self._open(part, message)
             held.gradients[part] += int(message.meta["gradients"])
             work(elements=message.size)
-        return self._chunk(part)
+        return None, self._chunk(part)
 
-    def take(self, part: int, message: Encoded) -> Encoded:
-        """Replace a chunk by the sum of all workers, and return it."""
+    def take(self, part: int, message: Encoded) -> tuple[None, Encoded]:
+        """Replace a chunk by the sum of all workers; return None and the chunk, as `add` does."""
         self._replace(part, message)
-        return self._chunk(part)
+        return None, self._chunk(part)
 
     def step_reduced(self, part: int | None = None, message: Encoded | None = None) -> Applied:
         """Step by the mean; ``part`` and ``message`` are the last chunk, if it is still missing.
