@@ -62,7 +62,7 @@ def test_the_key_is_made_at_the_node_and_only_its_owner_can_read_it(place: Feder
     assert (member.folder / KEY).read_bytes().splitlines()[1] not in stored
 
 
-@pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
+@pytest.mark.skipif(not socket.has_ipv6, reason="this Python has no IPv6: use one that was built on a system with IPv6")
 def test_a_hub_at_an_ipv6_address_gives_an_address_by_which_nodes_join(tmp_path: Path) -> None:
     with federation(tmp_path, host="::1") as place:
         assert place.url.startswith("https://[::1]:")

@@ -71,15 +71,22 @@ def place(tmp_path: Path) -> Iterator[Federation]:
         yield made
 
 
-def test_each_call_has_a_number_and_a_decision_of_its_own(place: Federation) -> None:
-    gate, paths = Noting(), list[str]()
+def paths_of_three_calls(place: Federation, gate: Noting) -> list[str]:
+    """Make three calls that can share a request; return the last parts of the paths of all requests."""
+    paths = list[str]()
     place.node(place.join("node", "node-0"), gate)
     with place.engine(nodes=["node-0"], on_answer=lambda url, _: paths.append(url.rpartition("/")[2])) as engine:
         counter, waiting = engine.spawn(BriefCounter), engine.spawn(Waiting)
         refs = [counter.add(waiting.number(1)), counter.history(), counter.add(2)]
         Waiting.opened.set()
         assert engine.get(refs, LIMIT_S) == [1, [0, 1], 3]
-        assert engine.get(counter.history(), LIMIT_S) == [0, 1, 2]
+        assert engine.get(counter.history(), LIMIT_S) == [0, 1, 2]  # by then, earlier answers are reported
+    return paths
+
+
+def test_each_call_has_a_number_and_a_decision_of_its_own(place: Federation) -> None:
+    gate = Noting()
+    paths = paths_of_three_calls(place, gate)
     assert "add,history,add" in paths
     numbers = [number for _, number in gate.calls]
     assert [method for method, _ in gate.calls] == ["__init__", "add", "history", "add", "history"]
@@ -101,14 +108,8 @@ def test_a_refused_call_does_not_run_and_the_others_do(place: Federation) -> Non
 
 def test_calls_that_have_to_wait_after_one_that_runs_are_sent_again(place: Federation) -> None:
     """A request that has begun never waits at the node, where nothing but its number would identify it."""
-    gate, paths = Noting(history=Later("hours", 1)), list[str]()
-    place.node(place.join("node", "node-0"), gate)
-    with place.engine(nodes=["node-0"], on_answer=lambda url, _: paths.append(url.rpartition("/")[2])) as engine:
-        counter, waiting = engine.spawn(BriefCounter), engine.spawn(Waiting)
-        refs = [counter.add(waiting.number(1)), counter.history(), counter.add(2)]
-        Waiting.opened.set()
-        assert engine.get(refs, LIMIT_S) == [1, [0, 1], 3]
-        assert engine.get(counter.history(), LIMIT_S) == [0, 1, 2]  # by then, earlier answers are reported
+    gate = Noting(history=Later("hours", 1))
+    paths = paths_of_three_calls(place, gate)
     assert [method for method, _ in gate.calls] == ["__init__", "add", "history", "add", "history"]
     assert gate.calls == gate.answers
     assert [path for path in paths if "add" in path or "history" in path][:2] == ["add,history,add", "history,add"]
