@@ -1,7 +1,7 @@
-"""Messages between members of a group that do not share memory: a TCP connection for each pair of members.
+"""A TCP connection for each pair of members of a group that do not share memory: messages, and parts of collectives.
 
-torch.distributed sends messages too, but gloo ends all connections when one wait reaches its time limit, cannot poll, and needs
-another round trip for each message (decisions/0070).
+torch.distributed sends both too, but gloo ends all connections when one wait reaches its time limit, cannot poll, and needs
+another round trip for each message and each step of a collective (decisions/0070, decisions/0082).
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from chimera.core.errors import ActorLost
 from chimera.engines.collectives import Costs, check_count, check_ranks
-from chimera.engines.ray.groups.frames import Incoming, framed, received
+from chimera.engines.ray.groups.frames import Incoming, Step, framed, received
 from chimera.engines.ray.groups.rendezvous import DEATH_CHECK_INTERVAL_S, Members, RendezvousStore
 from chimera.engines.shared_memory.values import Packed
 
@@ -41,15 +44,24 @@ class Connection:
     ----------
     sock : its socket.
     outgoing : bytes that are not sent yet.
-    values : received values, each with its number among all arrivals and the bytes of its arrays.
+    queued, sent : bytes that were ever added to ``outgoing``, and those that were sent.
+    values : received messages, each with its number among all arrivals and the bytes of its arrays.
+    parts : received parts of collectives.
     ended : why it cannot be used any more; empty while it can.
     """
 
     def __init__(self, sock: socket.socket, max_bytes: int) -> None:
         self.sock, self.ended = sock, ""
         self.outgoing: deque[memoryview] = deque()
+        self.queued = self.sent = 0
         self.values: deque[tuple[int, Any, int]] = deque()
+        self.parts: deque[tuple[Step, NDArray[np.float32]]] = deque()
         self._incoming = Incoming(max_bytes)
+
+    def queue(self, pieces: Sequence[memoryview]) -> None:
+        """Add bytes to those that `write` sends."""
+        self.outgoing.extend(pieces)
+        self.queued += sum(map(len, pieces))
 
     def write(self) -> None:
         """Send as much as the system takes."""
@@ -58,6 +70,7 @@ class Connection:
                 sent = self.sock.sendmsg(itertools.islice(self.outgoing, _MAX_PIECES))
             except BlockingIOError:
                 return
+            self.sent += sent
             while self.outgoing and sent >= len(self.outgoing[0]):
                 sent -= len(self.outgoing.popleft())
             if sent:
@@ -67,12 +80,17 @@ class Connection:
         """Receive as much as has arrived."""
         with contextlib.suppress(BlockingIOError):
             while True:
-                if (found := self._incoming.read(self.sock.recv_into)) is not None:
-                    self.values.append((next(numbers), *found))
+                if (found := self._incoming.read(self.sock.recv_into)) is None:
+                    continue
+                step, value, nbytes = found
+                if step is None:
+                    self.values.append((next(numbers), value, nbytes))
+                else:
+                    self.parts.append((step, value))
 
 
 class Connections:
-    """The messages of one member of a group.
+    """The connections of one member of a group with all others.
 
     If the sender dies within `send`, some members can receive their values and others cannot. The values of a `send` that has
     ended arrive at all members: the system delivers them, also after the death of the sender.
@@ -106,24 +124,8 @@ class Connections:
         ActorLost : a member died meanwhile.
         """
         check_ranks(list(values), self._members.size)
-        frames: dict[int, list[memoryview]] = {}  # by the id of the value, which may have many receivers
-        for rank, value in values.items():
-            if id(value) not in frames:
-                packed = Packed(value)
-                frames[id(value)] = framed(packed)
-                self._costs.sent_bytes += packed.array_bytes  # counted once, like the result of a call
-            pieces = frames[id(value)]
-            if rank == self._members.rank:
-                self._own.append((next(self._numbers), received(pieces), 0))
-                continue
-            peer = self._peers[rank]
-            if not peer.ended:
-                peer.outgoing.extend(pieces)
-                self._attempt(peer, peer.write)
+        self._costs.sent_bytes += self._queue(values, None)
         busy = [self._peers[rank] for rank in values if rank != self._members.rank and self._peers[rank].outgoing]
-        for peer in busy:
-            if not peer.ended:
-                self._selector.modify(peer.sock, selectors.EVENT_READ | selectors.EVENT_WRITE, peer)
         self._wait(lambda: not any(peer.outgoing for peer in busy))
 
     def receive(self, members: Sequence[int], count: int | None = None) -> dict[int, Any]:
@@ -141,11 +143,67 @@ class Connections:
             self._costs.received_bytes += nbytes
         return found
 
+    def post(self, parts: Mapping[int, NDArray[np.float32]], step: Step) -> dict[int, int]:
+        """Send parts of a collective without waiting. An array may change once `sent` has returned for its end.
+
+        Returns
+        -------
+        For each member, the end of its part among all bytes that this member sends to it.
+        """
+        self._queue(parts, step)
+        return {rank: self._peers[rank].queued for rank in parts}
+
+    def sent(self, ends: Mapping[int, int]) -> None:
+        """Return when the system has taken the bytes up to these ends; raise `ActorLost` if a member died."""
+        peers = [(self._peers[rank], end) for rank, end in ends.items()]
+        if any(peer.sent < end for peer, end in peers):
+            self._wait(lambda: all(peer.sent >= end for peer, end in peers))
+
+    def parts(self, members: Sequence[int], number: int) -> dict[int, tuple[Step, NDArray[np.float32]]]:
+        """Return the next part from each of these members, when they have arrived; raise `ActorLost` if a member died.
+
+        Parts of collectives before ``number`` are dropped: not all members had asked for the same.
+        """
+        queues = [self._peers[rank].parts for rank in members]
+
+        def arrived() -> bool:
+            for queue in queues:
+                while queue and queue[0][0][0] < number:
+                    queue.popleft()
+            return all(queues)
+
+        if not arrived():
+            self._wait(arrived)
+        return {rank: queue.popleft() for rank, queue in zip(members, queues, strict=True)}
+
     def close(self) -> None:
         """End all connections."""
         self._selector.close()
         for peer in self._peers.values():
             peer.sock.close()
+
+    def _queue(self, values: Mapping[int, Any], step: Step | None) -> int:
+        """Queue the values, and send what the system takes; return the array bytes, a value of many receivers once."""
+        frames: dict[int, list[memoryview]] = {}  # by the id of the value
+        array_bytes = 0
+        for rank, value in values.items():
+            if id(value) not in frames:
+                packed = Packed(value)
+                frames[id(value)] = framed(packed, step)
+                array_bytes += packed.array_bytes
+            pieces = frames[id(value)]
+            if rank == self._members.rank:
+                self._own.append((next(self._numbers), received(pieces), 0))
+                continue
+            peer = self._peers[rank]
+            if peer.ended:
+                continue
+            waits = bool(peer.outgoing)
+            peer.queue(pieces)
+            self._attempt(peer, peer.write)
+            if peer.outgoing and not waits:
+                self._selector.modify(peer.sock, selectors.EVENT_READ | selectors.EVENT_WRITE, peer)
+        return array_bytes
 
     def _wait(self, done: Callable[[], bool]) -> None:
         """Send and receive until ``done``; raise `ActorLost` if a death prevents it."""

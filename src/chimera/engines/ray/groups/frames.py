@@ -5,24 +5,33 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 
 from chimera.engines.shared_memory.values import Packed, opened
 
+Step: TypeAlias = tuple[int, str, str | int, int]
+"""A collective: its number in the group, its name, its operation or root, and the number of elements."""
+
 _HEAD = struct.Struct("<qq")  # bytes of the description, and of the arrays
 _ALIGN = 64
 
 _describe = msgspec.msgpack.Encoder().encode
-_described = msgspec.msgpack.Decoder(tuple[int, bytes, list[int]]).decode
+_described = msgspec.msgpack.Decoder(tuple[Step | None, int, bytes, list[int]]).decode
 
 
-def framed(packed: Packed) -> list[memoryview]:
-    """Return the bytes of a message: head, description, and arrays, which are not copied."""
+def framed(packed: Packed, step: Step | None = None) -> list[memoryview]:
+    """Return the bytes of a message: head, description, and arrays, which are not copied.
+
+    Parameters
+    ----------
+    packed : the value.
+    step : the collective that the value is a part of; None for a message.
+    """
     sizes = [buffer.nbytes for buffer in packed.buffers]
-    description = _describe((packed.form, bytes(packed.stream), sizes))
+    description = _describe((step, packed.form, bytes(packed.stream), sizes))
     pieces = [memoryview(_HEAD.pack(len(description), sum(map(_aligned, sizes))) + description)]
     for buffer in packed.buffers:
         pieces += (buffer, memoryview(bytes(_aligned(buffer.nbytes) - buffer.nbytes)))
@@ -49,8 +58,8 @@ class Incoming:
     def _expect(self, nbytes: int) -> None:
         self._block, self._filled = memoryview(np.empty(nbytes, np.uint8)), 0  # type: ignore[arg-type]
 
-    def read(self, read_into: Callable[[memoryview], int]) -> tuple[Any, int] | None:
-        """Read once; return a complete value and the bytes of its arrays, or None.
+    def read(self, read_into: Callable[[memoryview], int]) -> tuple[Step | None, Any, int] | None:
+        """Read once; return a complete value with its collective and the bytes of its arrays, or None.
 
         Raises
         ------
@@ -64,7 +73,7 @@ class Incoming:
             return None
         return self._next_part()
 
-    def _next_part(self) -> tuple[Any, int] | None:
+    def _next_part(self) -> tuple[Step | None, Any, int] | None:
         if self._arrays is None:
             described, self._nbytes = _HEAD.unpack(self._block)
             if described <= 0 or self._nbytes < 0 or described + self._nbytes > self._max_bytes:
@@ -78,12 +87,12 @@ class Incoming:
                 self._expect(self._nbytes)
                 return None
             self._block = self._arrays
-        form, stream, sizes = _described(self._description)
+        step, form, stream, sizes = _described(self._description)
         ends = list(itertools.accumulate(map(_aligned, sizes), initial=0))
         block = self._block.toreadonly()
         value = opened(form, stream, [block[at : at + size] for at, size in zip(ends, sizes, strict=False)])
         self._restart()
-        return value, sum(sizes)
+        return step, value, sum(sizes)
 
 
 def received(pieces: Sequence[memoryview]) -> Any:
@@ -99,7 +108,7 @@ def received(pieces: Sequence[memoryview]) -> Any:
 
     while (found := incoming.read(read_into)) is None:
         pass
-    return found[0]
+    return found[1]
 
 
 def _aligned(nbytes: int) -> int:
