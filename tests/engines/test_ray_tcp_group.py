@@ -43,6 +43,12 @@ class Groups:
     def all(self, action: Callable[[TcpGroup, int], Any]) -> list[Any]:
         return [future.result(LIMIT_S) for future in self.start(action)]
 
+    def narrow(self) -> None:
+        """Let the system take few bytes at a time."""
+        for connections in self.connections:
+            for peer in connections._peers.values():
+                peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
+
     def __enter__(self) -> Groups:
         return self
 
@@ -99,9 +105,7 @@ def test_a_vector_may_change_as_soon_as_a_collective_has_ended(count: int, monke
     monkeypatch.setattr(tcp_group, "_PIECE", 30_000)
     size = 200_000  # more than the buffers of the system hold
     with Groups(count) as groups:
-        for connections in groups.connections:
-            for peer in connections._peers.values():
-                peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
+        groups.narrow()
 
         def change(member: TcpGroup, rank: int) -> list[float]:
             found, vector = [], np.empty(size, np.float32)
@@ -132,8 +136,12 @@ def test_messages_and_collectives_do_not_mix() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3])
-@pytest.mark.parametrize("size", [10, 100 * PIECE])
-def test_members_that_do_not_ask_for_the_same_are_told_and_can_continue(count: int, size: int) -> None:
+@pytest.mark.parametrize(("size", "piece"), [(10, PIECE), (100 * PIECE, PIECE), (10**6, 10**5)])
+def test_members_that_do_not_ask_for_the_same_are_told_and_can_continue(
+    count: int, size: int, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tcp_group, "_PIECE", piece)
+
     def differ(member: TcpGroup, rank: int) -> None:
         member.barrier() if rank == 1 else member.all_reduce(np.ones(size, np.float32), "sum")
 
@@ -141,6 +149,7 @@ def test_members_that_do_not_ask_for_the_same_are_told_and_can_continue(count: i
         member.broadcast(np.ones(size + rank, np.float32), 1)
 
     with Groups(count) as groups:
+        groups.narrow()
         for action, said in (
             (differ, "rank 0: all_reduce sum, rank 1: barrier"),
             (unequal, rf"vectors of unequal sizes: \[{size}, {size + 1}"),
@@ -148,6 +157,7 @@ def test_members_that_do_not_ask_for_the_same_are_told_and_can_continue(count: i
             for future in groups.start(action):
                 with pytest.raises(ConfigurationError, match=said):
                     future.result(LIMIT_S)
+            groups.all(lambda member, _: member.barrier())
             found = groups.all(lambda member, rank: float(member.all_reduce(np.full(50, rank, np.float32), "sum")[49]))
             assert found == [sum(range(count))] * count
 

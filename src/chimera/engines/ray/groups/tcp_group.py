@@ -43,6 +43,7 @@ class TcpGroup:
         self._others = [rank for rank in range(self.size) if rank != self._rank]
         self._connected: Connections | None = None
         self._begun = self._agreed = 0  # number of the last collective; of the last one that the members agreed on
+        self._described: dict[int, int] = {}  # ends of the descriptions of the last collective, see `Connections.post`
         self._partial = np.empty(_PIECE, np.float32)
 
     def barrier(self) -> None:
@@ -119,13 +120,14 @@ class TcpGroup:
         self._begun += 1
         step = self._begun, name, detail, size
         if self._others:
-            self._connections().post(dict.fromkeys(self._others, _NOTHING), step)
+            self._described = self._connections().post(dict.fromkeys(self._others, _NOTHING), step)
         return step
 
     def _agree(self, step: Step) -> None:
         """Wait for the descriptions of the other members; raise `ConfigurationError` unless they are equal to this one."""
         if self._agreed == step[0] or not self._others:
             return
+        self._connections().sent(self._described)  # else it could stay behind the parts of a failed collective
         arrived = self._connections().parts(self._others, step[0])
         steps = [step if rank == self._rank else arrived[rank][0] for rank in range(self.size)]
         if len({(name, detail) for _, name, detail, _ in steps}) > 1:
