@@ -52,7 +52,7 @@ class Files:
 
 
 class Costs(ActorContext):
-    """Counters that nobody reads."""
+    """Counters without a reader."""
 
     waited_s, collective_bytes, sent_bytes, received_bytes = 0.0, 0, 0, 0
 
