@@ -53,13 +53,13 @@ def test_messages_arrive_whatever_the_pieces_are(at_once: int) -> None:
     while len(found) < len(VALUES):
         if (complete := incoming.read(read_into)) is not None:
             found.append(complete)
-    assert [nbytes for *_, nbytes in found] == [80, 0, 23, 32, 0]
-    np.testing.assert_array_equal(found[0][1], VALUES[0])
-    assert found[1][1].shape == (0, 3)
-    assert (found[2][1].codec, found[2][1].meta) == ("kit", {"scale": 2.0})
-    assert found[3][1][:2] == VALUES[3][:2]
-    assert not any(array.flags.writeable for array in (found[0][1], *found[2][1].arrays, found[3][1][2]))
-    assert {step for step, *_ in found} == {None}
+    assert [arrived.nbytes for arrived in found] == [80, 0, 23, 32, 0]
+    np.testing.assert_array_equal(found[0].value, VALUES[0])
+    assert found[1].value.shape == (0, 3)
+    assert (found[2].value.codec, found[2].value.meta) == ("kit", {"scale": 2.0})
+    assert found[3].value[:2] == VALUES[3][:2]
+    assert not any(array.flags.writeable for array in (found[0].value, *found[2].value.arrays, found[3].value[2]))
+    assert {arrived.step for arrived in found} == {None}
     with pytest.raises(ConnectionResetError):
         incoming.read(read_into)
 

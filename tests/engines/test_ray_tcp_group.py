@@ -160,6 +160,8 @@ def test_members_that_do_not_ask_for_the_same_are_told_and_can_continue(
             groups.all(lambda member, _: member.barrier())
             found = groups.all(lambda member, rank: float(member.all_reduce(np.full(50, rank, np.float32), "sum")[49]))
             assert found == [sum(range(count))] * count
+        kept = [peer.parts for connections in groups.connections for peer in connections._peers.values()]
+        assert not any(part for parts in kept for part in parts.values())
 
 
 @pytest.mark.parametrize("arrives", [False, True], ids=["before it sends", "in the middle"])

@@ -7,13 +7,10 @@ another round trip for each message and each step of a collective (decisions/007
 from __future__ import annotations
 
 import contextlib
-import hmac
 import itertools
 import os
-import secrets
 import selectors
 import socket
-import struct
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -24,16 +21,15 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ActorLost
 from chimera.engines.collectives import Costs, check_count, check_ranks
-from chimera.engines.ray.groups.frames import Incoming, Step, framed, received
+from chimera.engines.ray.groups.frames import Arrived, Blocks, Incoming, Step, framed, received
+from chimera.engines.ray.groups.handshake import connected
 from chimera.engines.ray.groups.rendezvous import DEATH_CHECK_INTERVAL_S, Members, RendezvousStore
 from chimera.engines.shared_memory.values import Packed
 
-_HELLO = struct.Struct("<32sq")  # the secret of the listening member, and the rank of the connecting one
-_CONNECT_S = 10.0
-_HELLO_S = 3.0
 _DEATH_REPORT_LIMIT_S = 3.0
 _PAUSE_S = 0.05
 _IN_FLIGHT_S = 0.2
+_BLOCKS = 8  # unused blocks of received parts
 _MAX_PIECES = 64  # largest number in one system call
 
 
@@ -46,17 +42,17 @@ class Connection:
     outgoing : bytes that are not sent yet.
     queued, sent : bytes that were ever added to ``outgoing``, and those that were sent.
     values : received messages, each with its number among all arrivals and the bytes of its arrays.
-    parts : received parts of collectives.
+    parts : received parts of collectives, by the number of their collective.
     ended : why it cannot be used any more; empty while it can.
     """
 
-    def __init__(self, sock: socket.socket, max_bytes: int) -> None:
+    def __init__(self, sock: socket.socket, max_bytes: int, blocks: Blocks) -> None:
         self.sock, self.ended = sock, ""
         self.outgoing: deque[memoryview] = deque()
         self.queued = self.sent = 0
         self.values: deque[tuple[int, Any, int]] = deque()
-        self.parts: deque[tuple[Step, NDArray[np.float32]]] = deque()
-        self._incoming = Incoming(max_bytes)
+        self.parts: dict[int, deque[Arrived]] = {}
+        self._incoming = Incoming(max_bytes, blocks)
 
     def queue(self, pieces: Sequence[memoryview]) -> None:
         """Add bytes to those that `write` sends."""
@@ -82,11 +78,10 @@ class Connection:
             while True:
                 if (found := self._incoming.read(self.sock.recv_into)) is None:
                     continue
-                step, value, nbytes = found
-                if step is None:
-                    self.values.append((next(numbers), value, nbytes))
+                if found.step is None:
+                    self.values.append((next(numbers), found.value, found.nbytes))
                 else:
-                    self.parts.append((step, value))
+                    self.parts.setdefault(found.step[0], deque()).append(found)
 
 
 class Connections:
@@ -108,11 +103,12 @@ class Connections:
         self._numbers, self._checked_s = itertools.count(), 0.0
         self._selector = selectors.DefaultSelector()
         max_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self._blocks = Blocks(_BLOCKS)
         self._peers: dict[int, Connection] = {}
-        for rank, sock in _connected(members, board, host).items():
+        for rank, sock in connected(members, board, host).items():
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setblocking(False)
-            self._peers[rank] = Connection(sock, max_bytes)
+            self._peers[rank] = Connection(sock, max_bytes, self._blocks)
             self._selector.register(sock, selectors.EVENT_READ, self._peers[rank])
         self._own: deque[tuple[int, Any, int]] = deque()  # values for this member itself
 
@@ -159,22 +155,27 @@ class Connections:
         if any(peer.sent < end for peer, end in peers):
             self._wait(lambda: all(peer.sent >= end for peer, end in peers))
 
-    def parts(self, members: Sequence[int], number: int) -> dict[int, tuple[Step, NDArray[np.float32]]]:
-        """Return the next part from each of these members, when they have arrived; raise `ActorLost` if a member died.
+    def parts(self, members: Sequence[int], number: int) -> list[Arrived]:
+        """Return the next part of a collective from each of these members, when all have arrived.
 
-        Parts of collectives before ``number`` are dropped: not all members had asked for the same.
+        Parts of collectives before ``number`` are dropped: the members did not agree on them.
+
+        Raises
+        ------
+        ActorLost : a member died meanwhile.
         """
-        queues = [self._peers[rank].parts for rank in members]
+        peers = [self._peers[rank] for rank in members]
+        for peer in peers:
+            for old in [each for each in peer.parts if each < number]:
+                del peer.parts[old]
+        if not all(peer.parts.get(number) for peer in peers):
+            self._wait(lambda: all(peer.parts.get(number) for peer in peers))
+        return [peer.parts[number].popleft() for peer in peers]
 
-        def arrived() -> bool:
-            for queue in queues:
-                while queue and queue[0][0][0] < number:
-                    queue.popleft()
-            return all(queues)
-
-        if not arrived():
-            self._wait(arrived)
-        return {rank: queue.popleft() for rank, queue in zip(members, queues, strict=True)}
+    def reuse(self, parts: Sequence[Arrived]) -> None:
+        """Receive other parts into the memory of these ones, which are not read any more."""
+        for part in parts:
+            self._blocks.give_back(part.block)
 
     def close(self) -> None:
         """End all connections."""
@@ -257,41 +258,3 @@ class Connections:
                 raise self._members.lose(f"a group of {self._members.size} actors broke apart: {ended}")
             if ended:
                 time.sleep(_PAUSE_S)
-
-
-def _connected(members: Members, board: RendezvousStore, host: str) -> dict[int, socket.socket]:
-    """Connect with all other members, which do the same; return the sockets by rank."""
-    found: dict[int, socket.socket] = {}
-    with socket.create_server((host, 0), backlog=members.size) as listener:
-        secret = secrets.token_hex(16)
-        board.set(f"messages/{members.rank}", f"{host} {listener.getsockname()[1]} {secret}")
-        for rank in range(members.rank):
-            where, port, other_secret = board.get(f"messages/{rank}").decode().split()
-            found[rank] = socket.create_connection((where, int(port)), _CONNECT_S)
-            found[rank].sendall(_HELLO.pack(other_secret.encode(), members.rank))
-        listener.settimeout(DEATH_CHECK_INTERVAL_S)
-        while len(found) < members.size - 1:
-            try:
-                sock, _ = listener.accept()
-            except TimeoutError:
-                members.check_for_deaths()
-                continue
-            other = _rank_of(sock, secret)
-            if other is None or other in found or not members.rank < other < members.size:
-                sock.close()  # no member
-            else:
-                found[other] = sock
-    return found
-
-
-def _rank_of(sock: socket.socket, secret: str) -> int | None:
-    """Return the rank of the member that has connected; None if it does not know the secret."""
-    sock.settimeout(_HELLO_S)
-    try:
-        hello = sock.recv(_HELLO.size, socket.MSG_WAITALL)
-    except OSError:
-        return None
-    if len(hello) < _HELLO.size:
-        return None
-    received, rank = _HELLO.unpack(hello)
-    return rank if hmac.compare_digest(received, secret.encode()) else None

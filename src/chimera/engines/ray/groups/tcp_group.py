@@ -18,7 +18,7 @@ from chimera.engines.ray.groups.rendezvous import Members
 
 Vector: TypeAlias = NDArray[np.float32]
 
-_PIECE = 1 << 18  # elements that are sent, received and added at a time
+_PIECE = 1 << 17  # elements that are sent, received and added at a time
 _AHEAD = 4  # pieces that a member sends before the first piece of the others has arrived
 _NOTHING = np.empty(0, np.float32)
 
@@ -43,7 +43,8 @@ class TcpGroup:
         self._others = [rank for rank in range(self.size) if rank != self._rank]
         self._connected: Connections | None = None
         self._begun = self._agreed = 0  # number of the last collective; of the last one that the members agreed on
-        self._described: dict[int, int] = {}  # ends of the descriptions of the last collective, see `Connections.post`
+        self._described: dict[int, int] = {}  # ends of the last description, see `Connections.post`
+        self._shared: dict[int, int] = {}  # ends of the last piece that this member shared
         self._partial = np.empty(_PIECE, np.float32)
 
     def barrier(self) -> None:
@@ -66,8 +67,8 @@ class TcpGroup:
             piece = _cut(slices[self._rank], index)
             vectors = [*arrived[: self._rank], piece, *arrived[self._rank :]]
             np.copyto(piece, reduce_in_order(vectors, self._partial[: piece.size], scale))
-        if self.size > 2:
-            self._share(step, slices, self._others, self._others)
+            self._share(step, piece, self._others)
+        self._collect(step, slices, self._others)
         self._costs.collective_bytes += 2 * flat.nbytes * (self.size - 1) // self.size
         return array
 
@@ -82,11 +83,11 @@ class TcpGroup:
         slices = self._slices(flat)
         given = {rank: slices[rank] for rank in self._others} if is_root else {}
         for index, arrived in self._exchange(step, given, [] if is_root else [root], _pieces(slices)):
-            for piece in arrived:
-                np.copyto(_cut(slices[self._rank], index), piece)
-        if self.size > 2:
-            receivers = [rank for rank in self._others if rank != root]
-            self._share(step, slices, receivers, [] if is_root else self._others)
+            piece = _cut(slices[self._rank], index)
+            for each in arrived:
+                np.copyto(piece, each)
+            self._share(step, piece, [rank for rank in self._others if rank != root])
+        self._collect(step, slices, [] if is_root else self._others)
         if not is_root:
             self._costs.collective_bytes += flat.nbytes
         return array
@@ -117,7 +118,7 @@ class TcpGroup:
 
     def _begin(self, name: str, detail: str | int, size: int) -> Step:
         """Describe the next collective to the other members."""
-        self._begun += 1
+        self._begun += 2  # the shared pieces have the next number
         step = self._begun, name, detail, size
         if self._others:
             self._described = self._connections().post(dict.fromkeys(self._others, _NOTHING), step)
@@ -128,8 +129,8 @@ class TcpGroup:
         if self._agreed == step[0] or not self._others:
             return
         self._connections().sent(self._described)  # else it could stay behind the parts of a failed collective
-        arrived = self._connections().parts(self._others, step[0])
-        steps = [step if rank == self._rank else arrived[rank][0] for rank in range(self.size)]
+        steps = [part.step or step for part in self._connections().parts(self._others, step[0])]
+        steps.insert(self._rank, step)
         if len({(name, detail) for _, name, detail, _ in steps}) > 1:
             asked = ", ".join(f"rank {rank}: {name} {detail}" for rank, (_, name, detail, _) in enumerate(steps))
             raise ConfigurationError(f"the members of a group do not ask for the same: {asked}")
@@ -158,15 +159,25 @@ class TcpGroup:
             self._agree(step)
             arrived = self._connections().parts(sources, step[0])
             self._connections().sent(ends[index])
-            yield index, [arrived[rank][1] for rank in sources]
+            yield index, [part.value for part in arrived]
+            self._connections().reuse(arrived)
         self._agree(step)
 
-    def _share(self, step: Step, slices: Sequence[Vector], receivers: Sequence[int], sources: Sequence[int]) -> None:
-        """Send this member's slice to the receivers, and write the slices of the sources."""
-        given = dict.fromkeys(receivers, slices[self._rank])
-        for index, arrived in self._exchange(step, given, sources, _pieces(slices)):
-            for rank, piece in zip(sources, arrived, strict=True):
-                np.copyto(_cut(slices[rank], index), piece)
+    def _share(self, step: Step, piece: Vector, receivers: Sequence[int]) -> None:
+        """Send the next piece of this member's slice, without waiting. Of two members, each has the whole vector already."""
+        if self.size > 2:
+            self._shared = self._connections().post(dict.fromkeys(receivers, piece), (step[0] + 1, *step[1:]))
+
+    def _collect(self, step: Step, slices: Sequence[Vector], sources: Sequence[int]) -> None:
+        """Write the slices of other members, and wait until those of this member have been sent."""
+        if self.size < 3:
+            return
+        for index in range(_pieces(slices)):
+            arrived = self._connections().parts(sources, step[0] + 1)
+            for rank, part in zip(sources, arrived, strict=True):
+                np.copyto(_cut(slices[rank], index), part.value)
+            self._connections().reuse(arrived)
+        self._connections().sent(self._shared)
 
 
 def _pieces(slices: Sequence[Vector]) -> int:
