@@ -96,7 +96,7 @@ def test_all_members_get_the_array_of_the_root(groups: list[Groups], size: int, 
     root %= count
     vectors = [vector_of(rank, size) for rank in range(count)]
     expected = vectors[root].tobytes()
-    groups[count - 1].all(lambda member, rank: member.broadcast(vectors[rank], root))
+    groups[count - 1].all(lambda member, rank: member.broadcast(vectors[rank], np.int64(root)))
     assert {vector.tobytes() for vector in vectors} == {expected}
 
 
@@ -169,7 +169,9 @@ def test_the_death_of_a_member_ends_a_collective(arrives: bool) -> None:
     with Groups(3) as groups:
         groups.all(lambda member, _: member.barrier())
         if arrives:
-            groups.connections[2].post({0: vector_of(2, 3), 1: vector_of(2, 3)}, (2, "all_reduce", "sum", 300))
+            for size in (0, PIECE):
+                parts = dict.fromkeys((0, 1), vector_of(2, size))
+                groups.connections[2].post(parts, (4, "all_reduce", "sum", 300))
         waiting = [
             groups.crew.threads.submit(groups.members[rank].all_reduce, vector_of(rank, 300), "sum") for rank in (0, 1)
         ]
@@ -178,6 +180,27 @@ def test_the_death_of_a_member_ends_a_collective(arrives: bool) -> None:
         for future in waiting:
             with pytest.raises(ActorLost, match="member 2 died"):
                 future.result(LIMIT_S)
+
+
+def test_a_value_that_was_sent_before_a_death_survives_a_collective_that_fails() -> None:
+    with Groups(3) as groups:
+        groups.members[2].send({0: "before"})
+        groups.connections[2].close()  # as the end of its process does
+        groups.crew.dead.add("member 2")
+        for _ in range(2):  # the second one writes to a connection that has been reset
+            with pytest.raises(ActorLost, match="member 2 died"):
+                groups.members[0].barrier()
+        assert groups.members[0].receive([2]) == {2: "before"}
+
+
+def test_a_death_while_the_members_connect_is_a_loss() -> None:
+    crew = Crew(2)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        crew.board.set("messages/0", f"127.0.0.1 {closed.getsockname()[1]} secret")
+    crew.dead.add("member 0")
+    with pytest.raises(ActorLost, match="member 0 died"):
+        crew.connect_one(1)
+    crew.close()
 
 
 def test_costs_are_those_of_the_other_engines() -> None:

@@ -26,8 +26,6 @@ from chimera.engines.ray.groups.handshake import connected
 from chimera.engines.ray.groups.rendezvous import DEATH_CHECK_INTERVAL_S, Members, RendezvousStore
 from chimera.engines.shared_memory.values import Packed
 
-_DEATH_REPORT_LIMIT_S = 3.0
-_PAUSE_S = 0.05
 _IN_FLIGHT_S = 0.2
 _BLOCKS = 8  # unused blocks of received parts
 _MAX_PIECES = 64  # largest number in one system call
@@ -153,12 +151,13 @@ class Connections:
         """Return when the system has taken the bytes up to these ends; raise `ActorLost` if a member died."""
         peers = [(self._peers[rank], end) for rank, end in ends.items()]
         if any(peer.sent < end for peer, end in peers):
-            self._wait(lambda: all(peer.sent >= end for peer, end in peers))
+            self._wait_for_all(lambda: all(peer.sent >= end for peer, end in peers))
 
     def parts(self, members: Sequence[int], number: int) -> list[Arrived]:
         """Return the next part of a collective from each of these members, when all have arrived.
 
-        Parts of collectives before ``number`` are dropped: the members did not agree on them.
+        A collective has two numbers: an even one, and the next one for the pieces that members share. Parts of earlier
+        collectives are dropped: the members did not agree on them.
 
         Raises
         ------
@@ -166,10 +165,10 @@ class Connections:
         """
         peers = [self._peers[rank] for rank in members]
         for peer in peers:
-            for old in [each for each in peer.parts if each < number]:
+            for old in [each for each in peer.parts if each < number - number % 2]:
                 del peer.parts[old]
         if not all(peer.parts.get(number) for peer in peers):
-            self._wait(lambda: all(peer.parts.get(number) for peer in peers))
+            self._wait_for_all(lambda: all(peer.parts.get(number) for peer in peers))
         return [peer.parts[number].popleft() for peer in peers]
 
     def reuse(self, parts: Sequence[Arrived]) -> None:
@@ -205,6 +204,11 @@ class Connections:
             if peer.outgoing and not waits:
                 self._selector.modify(peer.sock, selectors.EVENT_READ | selectors.EVENT_WRITE, peer)
         return array_bytes
+
+    def _wait_for_all(self, done: Callable[[], bool]) -> None:
+        """Wait for a step of a collective. It needs all members, so a death prolongs the wait: ask Ray later, not first."""
+        self._checked_s = time.monotonic()
+        self._wait(done)
 
     def _wait(self, done: Callable[[], bool]) -> None:
         """Send and receive until ``done``; raise `ActorLost` if a death prevents it."""
@@ -242,19 +246,17 @@ class Connections:
         try:
             action()
         except OSError as error:
-            peer.ended = str(error)
+            with contextlib.suppress(OSError):
+                peer.read(self._numbers)  # what it sent before it ended
+            peer.ended = str(error) or type(error).__name__
             peer.outgoing.clear()
             self._selector.unregister(peer.sock)
             peer.sock.close()
 
     def _look(self) -> None:
-        """Raise `ActorLost` if a member is dead. If a connection has ended, Ray soon knows of the death."""
-        ended = next((peer.ended for peer in self._peers.values() if peer.ended), "")
-        deadline_s = time.monotonic() + _DEATH_REPORT_LIMIT_S
-        while ended or time.monotonic() - self._checked_s > DEATH_CHECK_INTERVAL_S:
+        """Raise `ActorLost` if a connection has ended, or if Ray reports a member as dead."""
+        if ended := next((peer.ended for peer in self._peers.values() if peer.ended), ""):
+            raise self._members.lose_to_break(ended)
+        if time.monotonic() - self._checked_s > DEATH_CHECK_INTERVAL_S:
             self._members.check_for_deaths()
             self._checked_s = time.monotonic()
-            if ended and self._checked_s > deadline_s:
-                raise self._members.lose(f"a group of {self._members.size} actors broke apart: {ended}")
-            if ended:
-                time.sleep(_PAUSE_S)

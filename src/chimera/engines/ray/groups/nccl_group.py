@@ -16,8 +16,6 @@ from chimera.engines.ray.groups.nccl_link import NO_TIMEOUT, NcclLink, c10d
 from chimera.engines.ray.groups.rendezvous import DEATH_CHECK_INTERVAL_S, Members
 from chimera.engines.ray.groups.tcp_group import TcpGroup
 
-_DEATH_REPORT_LIMIT_S = 3.0
-
 
 class NcclGroup(TcpGroup):
     """A group inside one of its members.
@@ -139,11 +137,7 @@ class NcclGroup(TcpGroup):
                 self._link = self._connect_link()
             yield self._link
         except RuntimeError as error:  # errors of torch and of the store
-            deadline = time.monotonic() + _DEATH_REPORT_LIMIT_S
-            while time.monotonic() < deadline:
-                members.check_for_deaths()
-                time.sleep(0.05)
-            raise members.lose(f"a group of {self.size} actors broke apart: {error}") from error
+            raise members.lose_to_break(error) from error
         finally:
             if members.lost is not None and self._link is not None:  # no member must wait for this one, either
                 self._link.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -67,8 +68,8 @@ class TcpGroup:
             piece = _cut(slices[self._rank], index)
             vectors = [*arrived[: self._rank], piece, *arrived[self._rank :]]
             np.copyto(piece, reduce_in_order(vectors, self._partial[: piece.size], scale))
-            self._share(step, piece, self._others)
-        self._collect(step, slices, self._others)
+            self._share(step, slices, index, self._others, self._others)
+        self._finish(step, slices, self._others)
         self._costs.collective_bytes += 2 * flat.nbytes * (self.size - 1) // self.size
         return array
 
@@ -79,15 +80,15 @@ class TcpGroup:
         """
         check_root(root, self.size)
         flat, is_root = flat_of(array), self._rank == root
-        step = self._begin("broadcast", root, flat.size)
+        step = self._begin("broadcast", int(root), flat.size)
         slices = self._slices(flat)
         given = {rank: slices[rank] for rank in self._others} if is_root else {}
+        receivers, sources = [rank for rank in self._others if rank != root], [] if is_root else self._others
         for index, arrived in self._exchange(step, given, [] if is_root else [root], _pieces(slices)):
-            piece = _cut(slices[self._rank], index)
-            for each in arrived:
-                np.copyto(piece, each)
-            self._share(step, piece, [rank for rank in self._others if rank != root])
-        self._collect(step, slices, [] if is_root else self._others)
+            for piece in arrived:
+                np.copyto(_cut(slices[self._rank], index), piece)
+            self._share(step, slices, index, receivers, sources)
+        self._finish(step, slices, sources)
         if not is_root:
             self._costs.collective_bytes += flat.nbytes
         return array
@@ -107,7 +108,11 @@ class TcpGroup:
 
     def _connections(self) -> Connections:
         if self._connected is None:
-            self._connected = self._connect()
+            began_s = time.monotonic()
+            try:
+                self._connected = self._connect()
+            finally:
+                self._costs.waited_s += time.monotonic() - began_s
         return self._connected
 
     def _slices(self, flat: Vector) -> list[Vector]:
@@ -163,21 +168,32 @@ class TcpGroup:
             self._connections().reuse(arrived)
         self._agree(step)
 
-    def _share(self, step: Step, piece: Vector, receivers: Sequence[int]) -> None:
-        """Send the next piece of this member's slice, without waiting. Of two members, each has the whole vector already."""
-        if self.size > 2:
-            self._shared = self._connections().post(dict.fromkeys(receivers, piece), (step[0] + 1, *step[1:]))
+    def _share(
+        self, step: Step, slices: Sequence[Vector], index: int, receivers: Sequence[int], sources: Sequence[int]
+    ) -> None:
+        """Send a piece of this member's slice, without waiting, and write an earlier piece of the other slices.
 
-    def _collect(self, step: Step, slices: Sequence[Vector], sources: Sequence[int]) -> None:
-        """Write the slices of other members, and wait until those of this member have been sent."""
-        if self.size < 3:
-            return
-        for index in range(_pieces(slices)):
-            arrived = self._connections().parts(sources, step[0] + 1)
-            for rank, part in zip(sources, arrived, strict=True):
-                np.copyto(_cut(slices[rank], index), part.value)
-            self._connections().reuse(arrived)
-        self._connections().sent(self._shared)
+        Of two members, each has the whole vector already.
+        """
+        if self.size > 2:
+            parts = dict.fromkeys(receivers, _cut(slices[self._rank], index))
+            self._shared = self._connections().post(parts, (step[0] + 1, *step[1:]))
+            if index >= _AHEAD:
+                self._collect(step, slices, index - _AHEAD, sources)
+
+    def _collect(self, step: Step, slices: Sequence[Vector], index: int, sources: Sequence[int]) -> None:
+        arrived = self._connections().parts(sources, step[0] + 1)
+        for rank, part in zip(sources, arrived, strict=True):
+            np.copyto(_cut(slices[rank], index), part.value)
+        self._connections().reuse(arrived)
+
+    def _finish(self, step: Step, slices: Sequence[Vector], sources: Sequence[int]) -> None:
+        """Write the last pieces of the other slices, and wait until those of this member have been sent."""
+        if self.size > 2:
+            count = _pieces(slices)
+            for index in range(max(count - _AHEAD, 0), count):
+                self._collect(step, slices, index, sources)
+            self._connections().sent(self._shared)
 
 
 def _pieces(slices: Sequence[Vector]) -> int:

@@ -16,9 +16,9 @@ class Collectives(NamedTuple):
     Attributes
     ----------
     latency_s : greatest latency between two members that send to each other.
-    seconds_per_byte : seconds for each byte of the vector that a broadcast moves over the slowest link.
+    seconds_per_byte : seconds of the slowest link if each path between members that send to each other carries one byte.
     steps : number of steps of a barrier, a broadcast and an all-reduce.
-    passes : how often a broadcast and an all-reduce move the vector, in units of ``seconds_per_byte``.
+    passes : part of the vector that a broadcast and an all-reduce send over each of these paths.
     """
 
     latency_s: float
