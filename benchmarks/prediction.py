@@ -2,8 +2,9 @@
 
 Two runs with one batch size each calibrate the engine `local`. Two more, and one with a single worker, calibrate the engine
 `ray` between network namespaces with slow links. Held-out settings are then predicted and run, one after another. The script
-prints prediction and measurement. The runs between namespaces need Linux, root, iproute2 and iptables. Run it on an idle
-machine::
+prints prediction and measurement. *Pace* is the time of a gradient around a run, as a multiple of that around the
+calibration: the speed of a machine changes. The runs between namespaces need Linux, root, iproute2 and iptables. Run it on an
+idle machine::
 
     python benchmarks/prediction.py [--rounds 600] [--slow-rounds 120] [--only local slow] [--no-ranking] [--folder DIR]
 """
@@ -31,12 +32,14 @@ from chimera.calibration.calibration import Calibration, calibrate
 from chimera.calibration.measured_run import MeasuredRun, read_measured
 from chimera.calibration.prediction import Interval, Predicted, predict
 from chimera.training.experiment.experiment import Experiment
+from prediction_effects import Processes
 from slow_links import MAX_RUN_S, QUIET, ray_cluster
 from slow_links_network import Inside, Link, Machines, permitted
 
 TARGET = 0.85
 CODECS = "top-k:ratio=0.01", "int8", "powersgd:rank=2"
 LINK = Link(100, 20)
+_GRADIENT = "gradient", 64
 GOALS = {"round": 0.10, "p95": 0.20, "target": 0.15}
 
 Train = Callable[[Sequence[str], Path], None]
@@ -148,7 +151,22 @@ def target_s(measured: MeasuredRun) -> float:
     return float(next(rows, np.nan))
 
 
-def compare(one: Setting, measured: MeasuredRun, predicted: Predicted) -> tuple[float, float, float]:
+class Pace:
+    """The speed of this machine, which may change between runs: a gradient in two processes at once, before and after a run."""
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self._usual_s: dict[str, float] = {}  # by link, during its calibration
+
+    def around(self, link: str, action: Callable[[], Any]) -> tuple[Any, float]:
+        """Return the result, and the time of a gradient as a multiple of that around the first action of this link."""
+        before_s = self._processes.measure(_GRADIENT)
+        result = action()
+        mean_s = (before_s + self._processes.measure(_GRADIENT)) / 2
+        return result, mean_s / self._usual_s.setdefault(link, mean_s)
+
+
+def compare(one: Setting, measured: MeasuredRun, predicted: Predicted, pace: float) -> tuple[float, float, float]:
     """Print a row, and return the relative errors of round, tail and time to the target."""
     rounds_s = measured.seconds_of_rounds()[0]
     if "async" in one.name:  # gradients of two workers alternate between short and long gaps: compare their means
@@ -167,7 +185,7 @@ def compare(one: Setting, measured: MeasuredRun, predicted: Predicted) -> tuple[
         text = "-" if found is None else f"{1e3 * found.median:.2f} ({1e3 * found.low:.2f} to {1e3 * found.high:.2f})"
         cells.append(f"{1e3 * real:.2f} | {text} | {100 * errors[-1]:+.0f} %")
     load = os.getloadavg()[0]
-    print(f"| {one.name} | {' | '.join(cells)} | {load:.1f} | {'; '.join(predicted.notes)} |", flush=True)
+    print(f"| {one.name} | {' | '.join(cells)} | {pace:.2f} | {load:.1f} | {'; '.join(predicted.notes)} |", flush=True)
     return errors[0], errors[1], errors[2]
 
 
@@ -212,24 +230,33 @@ def main() -> None:
         trains: dict[str, Train] = {"local": train_here}
         if "slow" in args.only:
             trains["slow"] = stack.enter_context(slow_links(3))  # for the server and each worker
-        measure(args, experiments, trains, folder.resolve())
+        pace = Pace(stack.enter_context(Processes()))
+        measure(args, experiments, trains, folder.resolve(), pace)
 
 
-def measure(args: Any, experiments: dict[str, Experiment], trains: dict[str, Train], folder: Path) -> None:
+def measure(args: Any, experiments: dict[str, Experiment], trains: dict[str, Train], folder: Path, pace: Pace) -> None:
     """Calibrate, predict, run, and print."""
     calibrations = {}
     for link in args.only:
-        runs = [run(one, experiments, trains, folder) for one in CALIBRATED if one.link == link]
+        first = [one for one in CALIBRATED if one.link == link]
+        runs, _ = pace.around(link, lambda first=first: [run(one, experiments, trains, folder) for one in first])  # type: ignore[misc]
         calibrations[link] = calibrate([each.files.folder for each in runs], codecs=CODECS)
         values = (f"{name} {value:.3g}" for name, value in calibrations[link].values.items())
         print(f"{link}: {', '.join(values)}; load {os.getloadavg()[0]:.1f}")
-    columns = "setting", *(f"{what}, ms | predicted | error" for what in ("round", "p95", "target")), "load", "notes"
+    columns = (
+        "setting",
+        *(f"{what}, ms | predicted | error" for what in ("round", "p95", "target")),
+        "pace",
+        "load",
+        "notes",
+    )
     print(f"| {' | '.join(columns)} |")
-    print(f"|{'---|' * 12}")
+    print(f"|{'---|' * 13}")
     errors = []
     for one in (each for each in HELD_OUT if each.link in args.only):
         found = predicted(one, experiments, calibrations)
-        errors.append(compare(one, run(one, experiments, trains, folder), found))
+        measured, factor = pace.around(one.link, lambda one=one: run(one, experiments, trains, folder))  # type: ignore[misc]
+        errors.append(compare(one, measured, found, factor))
     for (name, goal), column in zip(GOALS.items(), np.abs(np.transpose(errors)), strict=True):
         known = column[np.isfinite(column)]
         median = float(np.median(known)) if len(known) else np.nan

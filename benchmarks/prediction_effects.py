@@ -78,36 +78,46 @@ def serve(pipe: Connection, processor: int) -> None:
         pipe.send(seconds_of_work(works[case], time.process_time, _SECONDS_OF_CASE))
 
 
+class Processes:
+    """Two processes on a processor each, which measure cases at once. Use it as a context manager."""
+
+    def __enter__(self) -> Processes:
+        context = get_context("spawn")
+        processors = sorted(os.sched_getaffinity(0))[:2]
+        ends = [context.Pipe() for _ in processors]
+        self.pipes = [own for own, _ in ends]
+        self._children = [
+            context.Process(target=serve, args=(end, each), daemon=True)
+            for (_, end), each in zip(ends, processors, strict=True)
+        ]
+        for child, (_, end) in zip(self._children, ends, strict=True):
+            child.start()
+            end.close()  # so that the death of a child ends the measurement
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pipe, child in zip(self.pipes, self._children, strict=True):
+            pipe.send(None)
+            child.join()
+
+    def measure(self, case: Case, count: int = 2) -> float:
+        """Return the mean processor seconds of a case in the first ``count`` processes."""
+        for pipe in self.pipes[:count]:
+            pipe.send(case)
+        return float(np.mean([pipe.recv() for pipe in self.pipes[:count]]))
+
+
 def caches(repeats: int) -> None:
     """Print how much more processor time the same work takes while another process does the same."""
-    context = get_context("spawn")
-    processors = sorted(os.sched_getaffinity(0))[:2]
-    ends = [context.Pipe() for _ in processors]
-    children = [
-        context.Process(target=serve, args=(end, each), daemon=True)
-        for (_, end), each in zip(ends, processors, strict=True)
-    ]
-    for child, (_, end) in zip(children, ends, strict=True):
-        child.start()
-        end.close()  # so that the death of a child ends the measurement
-    pipes = [own for own, _ in ends]
-
-    def measure(case: Case, used: list[Any]) -> float:
-        for pipe in used:
-            pipe.send(case)
-        return float(np.mean([pipe.recv() for pipe in used]))
-
     cases = [*(("gradient", size) for size in BATCHES), *(("vector", size) for size in MEGABYTES)]
     print("| work | alone, ms | beside another process, ms | ratio |\n|---|---|---|---|")
-    for case in cases:
-        measure(case, pipes)
-        pairs = [(measure(case, pipes[:1]), measure(case, pipes)) for _ in range(repeats)]
-        alone, both = (1e3 * min(column) for column in zip(*pairs, strict=True))
-        name = f"gradient, batch {case[1]}" if case[0] == "gradient" else f"sum of two vectors of {case[1]} MB"
-        print(f"| {name} | {alone:.3f} | {both:.3f} | {both / alone:.2f} |", flush=True)
-    for pipe, child in zip(pipes, children, strict=True):
-        pipe.send(None)
-        child.join()
+    with Processes() as processes:
+        for case in cases:
+            processes.measure(case)
+            pairs = [(processes.measure(case, 1), processes.measure(case)) for _ in range(repeats)]
+            alone, both = (1e3 * min(column) for column in zip(*pairs, strict=True))
+            name = f"gradient, batch {case[1]}" if case[0] == "gradient" else f"sum of two vectors of {case[1]} MB"
+            print(f"| {name} | {alone:.3f} | {both:.3f} | {both / alone:.2f} |", flush=True)
 
 
 def spin(stop: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from chimera.core.engine import Resources
 from chimera.engines.ray import Ray
-from chimera.engines.ray.groups.link import NcclLink
+from chimera.engines.ray.groups.nccl_link import NcclLink
 from fake_device import NO_GPU
 
 pytest.importorskip("ray")

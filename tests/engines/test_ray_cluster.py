@@ -30,7 +30,7 @@ LIMIT_S = 60.0
 
 
 class Watched(Member):
-    """An actor that reports how it has met the others: gloo is torch's."""
+    """An actor that reports whether it has imported torch, which takes a second."""
 
     def has_torch(self) -> bool:
         return "torch" in sys.modules
@@ -178,12 +178,12 @@ def test_members_learn_of_the_death_of_a_node_while_they_wait_for_messages(
     assert time.monotonic() - died_s < KNOWN_WITHIN_S
 
 
-def test_members_that_share_memory_need_no_torch(engine: Ray, second_node: Any) -> None:
+def test_groups_on_processors_need_no_torch(engine: Ray, second_node: Any) -> None:
     here, away = [engine.spawn(Watched, rank) for rank in range(2)], engine.spawn(Watched, 2, resources=on_second())
-    for members, has_torch in ((here, False), ([here[0], away], True)):
+    for members in (here, [here[0], away]):
         group = engine.group(members)
         engine.get([member.meet(group) for member in members], timeout_s=LIMIT_S)
-        assert engine.get([member.has_torch() for member in members], timeout_s=LIMIT_S) == [has_torch] * 2
+        assert not any(engine.get([member.has_torch() for member in members], timeout_s=LIMIT_S))
 
 
 def test_large_values_go_from_node_to_node(engine: Ray, second_node: Any) -> None:

@@ -4,81 +4,18 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pytest
 
-from chimera.core.call import ActorContext
 from chimera.core.errors import ActorLost, ConfigurationError
 from chimera.core.message import Encoded
-from chimera.engines.ray.groups.connections import Connections
 from chimera.engines.ray.groups.frames import Incoming, framed
-from chimera.engines.ray.groups.rendezvous import Members
 from chimera.engines.shared_memory.values import Packed
+from ray_crew import Crew
 
 MIB = 1 << 20
-
-
-class Costs(ActorContext):
-    waited_s, collective_bytes, sent_bytes, received_bytes = 0.0, 0, 0, 0
-
-
-class Board:
-    """Entries that all threads can read, in place of Ray's store."""
-
-    def __init__(self) -> None:
-        self._entries: dict[str, str] = {}
-        self._changed = threading.Condition()
-
-    def set(self, key: str, value: str) -> None:
-        with self._changed:
-            self._entries[key] = value
-            self._changed.notify_all()
-
-    def get(self, key: str) -> bytes:
-        with self._changed:
-            self._changed.wait_for(lambda: key in self._entries)
-            return self._entries[key].encode()
-
-
-class Threads(Members):
-    """Members that are threads of this process; the test decides which are dead."""
-
-    def __init__(self, rank: int, size: int, dead: set[str]) -> None:
-        super().__init__(Costs(), f"key {rank}", [(f"key {each}", f"member {each}") for each in range(size)])
-        self._dead = dead
-
-    def check_for_deaths(self) -> None:
-        for name in self._dead:
-            raise self.lose_to_death(name)
-
-
-class Crew:
-    def __init__(self, size: int) -> None:
-        self.dead: set[str] = set()
-        self.board = Board()
-        self.threads = ThreadPoolExecutor(size)
-        self.costs = [Costs() for _ in range(size)]
-        self._size = size
-        self._connected: list[Connections] = []
-
-    def connect(self) -> list[Connections]:
-        return list(self.threads.map(self.connect_one, range(self._size)))
-
-    def connect_one(self, rank: int) -> Connections:
-        board: Any = self.board
-        member = Connections(self.costs[rank], Threads(rank, self._size, self.dead), board, "127.0.0.1")
-        self._connected.append(member)
-        return member
-
-    def close(self) -> None:
-        for member in self._connected:
-            member.close()
-        self.threads.shutdown()
 
 
 @pytest.fixture
@@ -116,12 +53,13 @@ def test_messages_arrive_whatever_the_pieces_are(at_once: int) -> None:
     while len(found) < len(VALUES):
         if (complete := incoming.read(read_into)) is not None:
             found.append(complete)
-    assert [nbytes for _, nbytes in found] == [80, 0, 23, 32, 0]
-    np.testing.assert_array_equal(found[0][0], VALUES[0])
-    assert found[1][0].shape == (0, 3)
-    assert (found[2][0].codec, found[2][0].meta) == ("kit", {"scale": 2.0})
-    assert found[3][0][:2] == VALUES[3][:2]
-    assert not any(array.flags.writeable for array in (found[0][0], *found[2][0].arrays, found[3][0][2]))
+    assert [arrived.nbytes for arrived in found] == [80, 0, 23, 32, 0]
+    np.testing.assert_array_equal(found[0].value, VALUES[0])
+    assert found[1].value.shape == (0, 3)
+    assert (found[2].value.codec, found[2].value.meta) == ("kit", {"scale": 2.0})
+    assert found[3].value[:2] == VALUES[3][:2]
+    assert not any(array.flags.writeable for array in (found[0].value, *found[2].value.arrays, found[3].value[2]))
+    assert {arrived.step for arrived in found} == {None}
     with pytest.raises(ConnectionResetError):
         incoming.read(read_into)
 

@@ -15,7 +15,7 @@ import chimera
 from chimera.core.engine import Resources
 from chimera.core.errors import ConfigurationError
 from chimera.engines.ray import Ray
-from chimera.engines.ray.groups.link import has_gpus_of_their_own
+from chimera.engines.ray.groups.nccl_link import has_gpus_of_their_own
 from chimera.training.progress.callback import Callback
 
 pytestmark = pytest.mark.long

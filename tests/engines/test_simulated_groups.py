@@ -11,6 +11,7 @@ import pytest
 from chimera.core.call import work
 from chimera.core.errors import ActorLost, ConfigurationError, RunError
 from chimera.engines.simulated import Simulated
+from chimera.engines.simulated.models.network import Network
 
 LATENCY_S, BANDWIDTH = 1.0, 1000.0
 
@@ -95,6 +96,34 @@ def test_broadcast_and_barrier() -> None:
     engine.get([m.meet(group) for m in members])
     found = starts(engine)
     assert found["worker 0"].end_s == pytest.approx(max(row.start_s for row in found.values()) + 4 * LATENCY_S)
+
+
+@pytest.mark.parametrize(("count", "steps", "passes"), [(2, 1, 1), (3, 2, 4 / 3), (5, 2, 8 / 5)])
+def test_direct_collectives_take_at_most_two_steps(count: int, steps: int, passes: float) -> None:
+    engine, members, group = cluster(count, network={"collectives": "direct"})
+    cost_s = steps * LATENCY_S + passes * 1000 / BANDWIDTH
+    for call, took_s in (("reduce", cost_s), ("spread", cost_s), ("meet", LATENCY_S)):
+        engine.get([getattr(m, call)(group, *([1] if call == "spread" else [])) for m in members])
+        found = starts(engine)
+        assert found["worker 0"].end_s == pytest.approx(max(row.start_s for row in found.values()) + took_s)
+
+
+@pytest.mark.parametrize(("collectives", "shares"), [("ring", 1), ("direct", 4)])
+def test_a_trunk_is_shared_by_the_members_that_send_over_it(collectives: str, shares: int) -> None:
+    racks = {"name": "racks", "hosts": 2, "bandwidth_bytes_s": BANDWIDTH / 10, "latency_s": 0.0}
+    engine, members, group = cluster(4, network={"topology": racks, "collectives": collectives})
+    engine.get([m.reduce(group) for m in members])
+    found = starts(engine)
+    took_s = found["worker 0"].end_s - max(row.start_s for row in found.values())
+    steps, passes = (6, 2 * 3 / 4) if collectives == "ring" else (2, 2 / 4)
+    assert took_s == pytest.approx(steps * LATENCY_S + passes * shares * 1000 / (BANDWIDTH / 10))
+
+
+def test_an_unknown_algorithm_of_collectives_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="ring or direct"):
+        Network(collectives="tree")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"collectives; it may be 'ring', 'direct'"):
+        cluster(2, network={"collectives": "tree"})
 
 
 def test_a_member_alone_waits_for_nobody() -> None:

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 NODES = ["node-0", "node-1", "node-2"]
 CUTS = int(os.environ.get("CHIMERA_NETWORK_CUTS", "10"))
 EVERY_S, CLEAN_S, BACK_S = 6.0, 10.0, 2.0
-MIN_GOODPUT = 0.7  # 0.8 to 0.9 were measured on two busy cores; 0.5 with one connection at a time
+MIN_GOODPUT = 0.7  # 0.98 on an idle machine, 0.8 to 0.9 on a busy one; 0.5 with one connection at a time
 KILLS_OF_HUB = {CUTS // 4, CUTS // 2, 3 * CUTS // 4}
 KILLS_OF_NODES = {CUTS // 8, 3 * CUTS // 8, 5 * CUTS // 8}
 

@@ -54,7 +54,7 @@ REVIEWED = {
     "data/scikit_learn.py": "a constant",
     "embeddings/files.py": "a constant",
     "engines/http/engine.py": "a constant",
-    "engines/ray/groups/link.py": "constants",
+    "engines/ray/groups/nccl_link.py": "constants",
     "engines/threads.py": "a constant",
     "inference/preload.py": "whether a module that the operator preloads is there: the name's first part, without importing it",
     "inference/worker/forked.py": "what the operator preloads; constants of registered kinds",

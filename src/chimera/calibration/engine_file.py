@@ -78,7 +78,12 @@ def engine_table(calibration: Calibration, values: dict[str, float] | None = Non
         compute["slow"] = dict(calibration.slow)
     if calibration.codecs:
         compute["codecs"] = {name: asdict(cost) for name, cost in calibration.codecs.items()}
-    network = {"latency_s": values["latency_s"], "bandwidth_bytes_s": 1 / byte_s if byte_s else math.inf}
+    network: dict[str, Any] = {
+        "latency_s": values["latency_s"],
+        "bandwidth_bytes_s": 1 / byte_s if byte_s else math.inf,
+    }
+    if all(source.engine == "ray" for source in calibration.sources):
+        network["collectives"] = "direct"
     return {"name": "simulated", "seed": seed, "network": network, "compute": compute}
 
 

@@ -20,6 +20,7 @@ from chimera.engines.simulated.events import SimulatedContext
 from chimera.engines.simulated.group import SimulatedGroup
 from chimera.engines.simulated.health import CLIENT
 from chimera.engines.simulated.models.availability import Availability
+from chimera.engines.simulated.models.collectives import MODELS
 from chimera.engines.simulated.models.compute import Compute
 from chimera.engines.simulated.models.devices import Device, Devices
 from chimera.engines.simulated.models.network import Connections, Network
@@ -68,7 +69,7 @@ class Simulated:
         self._availability = options(Availability, availability, "engine 'simulated', availability")
         bytes_s = wires.bandwidth_bytes_s
         self._typical = Device(self._compute.seconds_per_sample, bytes_s, bytes_s, wires.latency_s)
-        self._connections = Connections(wires)
+        self._connections, self._collectives = Connections(wires), MODELS[wires.collectives]
         self._driver = Node("driver", -1, self._connections.port("driver", self._typical))
         self._order, self._nodes, self._names = itertools.count(), list[Node](), set[str]()
         self._handles: list[ActorHandle] = []
@@ -182,7 +183,7 @@ class Simulated:
         nodes = [actor._node for actor in actors]
         if not nodes or len(set(nodes)) < len(nodes):
             raise ConfigurationError("a group needs at least one actor, and each only once")
-        group = SimulatedGroup(self._scheduler, nodes)
+        group = SimulatedGroup(self._scheduler, nodes, self._collectives)
         for node in nodes:
             node.groups = (*node.groups, group)
             if node.gone_s <= self._scheduler.now_s:

@@ -16,7 +16,7 @@ from chimera.core.parameters import reduce_in_order
 from chimera.engines.collectives import Op, check_op, check_root
 from chimera.engines.simulated.call import Call
 from chimera.engines.simulated.messages import GroupMessages
-from chimera.engines.simulated.models.network import ring
+from chimera.engines.simulated.models.collectives import Model
 from chimera.engines.simulated.node import Node
 from chimera.engines.suspendable_thread import Abandoned
 
@@ -38,20 +38,22 @@ def _find(number: int) -> SimulatedGroup:
 class SimulatedGroup:
     """Collectives and messages between actors of one simulated engine; see `chimera.core.engine.Group`.
 
-    All-reduce takes as long as in a ring (Patarasuk and Yuan, 2009). Each member sends and receives 2 (n-1)/n of the array, in
-    2 (n-1) steps of one latency each. The slowest path between neighbours sets the speed. Paths that cross the same link have
-    equal shares of it. A broadcast is a pipeline through all members, a barrier a ring without data.
+    Parameters
+    ----------
+    scheduler : the scheduler of the engine.
+    nodes : the members.
+    model : the model of the durations of collectives.
     """
 
-    def __init__(self, scheduler: Scheduler, nodes: Sequence[Node]) -> None:
+    def __init__(self, scheduler: Scheduler, nodes: Sequence[Node], model: Model) -> None:
         self._scheduler = scheduler
         self._number = next(_numbers)
         self.nodes = tuple(nodes)
         self._ranks = {node: rank for rank, node in enumerate(nodes)}
-        self._latency_s, self._bandwidth_bytes_s = ring([node.port for node in nodes])
+        self._collectives = model([node.port for node in nodes])
         self._arrived: dict[int, tuple[Call, Collective, NDArray[np.float32]]] = {}
         self._lost: tuple[Node, float] | None = None
-        self._messages = GroupMessages(scheduler, nodes, self._latency_s)
+        self._messages = GroupMessages(scheduler, nodes, self._collectives.latency_s)
         _groups[self._number] = self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -114,7 +116,7 @@ class SimulatedGroup:
     def _loss(self, call: Call) -> ActorLost:
         assert self._lost is not None
         node, lost_s = self._lost
-        call.clock_s, before_s = max(call.clock_s, lost_s) + self._latency_s, call.clock_s
+        call.clock_s, before_s = max(call.clock_s, lost_s) + self._collectives.latency_s, call.clock_s
         call.wait_s += call.clock_s - before_s
         return ActorLost(f"{node.name} was lost at {lost_s:g} s, and {call.node.name} met it in a group")
 
@@ -194,10 +196,11 @@ class SimulatedGroup:
                 array[...] = result.reshape(array.shape)
 
     def _cost_s(self, name: str, size: int) -> float:
-        others = self.size - 1
+        if name == "barrier":
+            return self._collectives.barrier_s()
         if name == "broadcast":
-            return size / self._bandwidth_bytes_s + others * self._latency_s if others else 0.0
-        return 2 * others / self.size * size / self._bandwidth_bytes_s + 2 * others * self._latency_s
+            return self._collectives.broadcast_s(size)
+        return self._collectives.all_reduce_s(size)
 
     def _count_bytes(self, call: Call, name: str, detail: str | int, size: int) -> None:
         rank = self._ranks[call.node]

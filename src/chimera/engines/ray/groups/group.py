@@ -1,4 +1,4 @@
-"""Groups of Ray actors: in shared memory if all members share it, and otherwise with torch.distributed."""
+"""Groups of Ray actors: in shared memory if all members share it, and otherwise over the network, or between GPUs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from chimera.core.errors import ActorLost
 from chimera.engines.collectives import Op
 from chimera.engines.ray.actor.host import RayContext
 from chimera.engines.ray.groups.connections import Connections
-from chimera.engines.ray.groups.link import connect, has_gpus_of_their_own, own_gpu
+from chimera.engines.ray.groups.nccl_group import NcclGroup
+from chimera.engines.ray.groups.nccl_link import NcclLink, has_gpus_of_their_own, own_gpu
 from chimera.engines.ray.groups.rendezvous import DEATH_CHECK_INTERVAL_S, Members, RendezvousStore
-from chimera.engines.ray.groups.torch_group import TorchGroup
+from chimera.engines.ray.groups.tcp_group import TcpGroup
 from chimera.engines.ray.shared import Meeting
 from chimera.engines.shared_memory.memory import PID, STARTED, Memory
 from chimera.engines.shared_memory.shared_group import SharedGroup
@@ -69,7 +70,7 @@ class RayGroup:
         self._actor_context, self._meeting = actor_context, meeting
         self._members = Members(actor_context, actor_context.me, members)
         self._board = RendezvousStore(key, self._members.check_for_deaths)
-        self._transport: SharedGroup | TorchGroup | None = None
+        self._transport: SharedGroup | TcpGroup | None = None
         self._checked_s = self._next_check_s = 0.0
 
     @property
@@ -100,11 +101,11 @@ class RayGroup:
     def end_if_lost(self) -> None:
         """End the connections if a member is dead. The survivors then use another group."""
         if self._members.lost is not None and self._transport is not None:
-            if isinstance(self._transport, TorchGroup):
+            if isinstance(self._transport, TcpGroup):
                 self._transport.close()
             self._transport = None
 
-    def _chosen(self, *, after_loss: bool = False) -> SharedGroup | TorchGroup:
+    def _chosen(self, *, after_loss: bool = False) -> SharedGroup | TcpGroup:
         """Return the transport; with ``after_loss`` also if a member is dead, because it may have sent values before."""
         if self._members.lost is not None and (self._transport is None or not after_loss):
             raise ActorLost(self._members.lost)
@@ -116,7 +117,7 @@ class RayGroup:
                 self._actor_context.waited_s += time.monotonic() - began_s
         return self._transport
 
-    def _choose(self) -> SharedGroup | TorchGroup:
+    def _choose(self) -> SharedGroup | TcpGroup:
         """Choose the transport. Each member reports its GPU and whether it maps the memory, so all members choose alike."""
         from ray.util import get_node_ip_address
 
@@ -125,10 +126,12 @@ class RayGroup:
         board.set(f"here/{members.rank}", b"%d %s" % (maps, own_gpu()))
         entries = [board.get(f"here/{rank}").split() for rank in range(members.size)]
         on_gpus = has_gpus_of_their_own([gpu for _, gpu in entries])
-        if memory is None or meeting is None or on_gpus or any(maps == b"0" for maps, _ in entries):
-            link = functools.partial(connect, board, members.rank, members.size, on_gpus=on_gpus)
-            messages = functools.partial(Connections, self._actor_context, members, board, host=get_node_ip_address())
-            return TorchGroup(self._actor_context, members, link, messages)
+        connect = functools.partial(Connections, self._actor_context, members, board, host=get_node_ip_address())
+        if on_gpus:
+            link = functools.partial(NcclLink, board, members.rank, members.size)
+            return NcclGroup(self._actor_context, members, connect, link)
+        if memory is None or meeting is None or any(maps == b"0" for maps, _ in entries):
+            return TcpGroup(self._actor_context, members, connect)
         look = functools.partial(self._look, memory, meeting.regions)
         notifier = self._actor_context.notifier()
         return SharedGroup(self._actor_context, memory, notifier, *meeting, members.names, look)

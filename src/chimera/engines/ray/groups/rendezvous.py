@@ -10,6 +10,8 @@ from chimera.engines.collectives import Costs
 from chimera.engines.ray.heartbeat import NAMESPACE
 
 DEATH_CHECK_INTERVAL_S = 0.5
+_DEATH_REPORT_LIMIT_S = 3.0
+_PAUSE_S = 0.05
 
 
 class Members:
@@ -47,6 +49,17 @@ class Members:
     def lose_to_death(self, name: str) -> ActorLost:
         """Return the error to raise from now on, because a member is dead."""
         return self.lose(f"{name} died, and its group with it")
+
+    def lose_to_break(self, reason: object) -> ActorLost:
+        """Return the error to raise from now on, because a connection has ended: Ray soon reports the death that ended it."""
+        deadline_s = time.monotonic() + _DEATH_REPORT_LIMIT_S
+        try:
+            while time.monotonic() < deadline_s:
+                self.check_for_deaths()
+                time.sleep(_PAUSE_S)
+        except ActorLost as error:
+            return error
+        return self.lose(f"a group of {self.size} actors broke apart: {reason}")
 
     def lose(self, reason: str) -> ActorLost:
         """Return the error to raise from now on, because the group is lost."""

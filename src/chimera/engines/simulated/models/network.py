@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
+from chimera.core.errors import ConfigurationError
 from chimera.engines.simulated.models.devices import Device
 from chimera.engines.simulated.models.link import Hop, Link, Path, Site, cross
 from chimera.engines.simulated.models.topology import TOPOLOGIES, Topology
 from chimera.engines.simulated.options import check_range, named_option
+
+Algorithm: TypeAlias = Literal["ring", "direct"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,16 +56,20 @@ class Network:
     bandwidth_bytes_s : bandwidth of every uplink and every downlink; ``inf``: data takes no time. Default: 1 Gbit/s.
     nodes : settings of single nodes by actor name (``driver`` is the driver).
     topology : a name or a table: ``star`` (default), ``two-level``, ``racks`` or ``matrix``.
+    collectives : the algorithm of groups: ``ring``, or ``direct`` from each member to each other one.
     """
 
     latency_s: float = 1e-4
     bandwidth_bytes_s: float = 125e6
     nodes: Mapping[str, NodeNetwork] = field(default_factory=dict)
     topology: Any = "star"
+    collectives: Algorithm = "ring"
 
     def __post_init__(self) -> None:
         check_range("latency_s", self.latency_s)
         check_range("bandwidth_bytes_s", self.bandwidth_bytes_s, above_zero=True)
+        if self.collectives not in get_args(Algorithm):
+            raise ConfigurationError(f"network.collectives is ring or direct, not {self.collectives!r}")
         object.__setattr__(self, "topology", named_option(TOPOLOGIES, self.topology, Topology))
 
 
@@ -159,18 +165,3 @@ class PlacedPort(Port):
 
 
 _NOTHING_BETWEEN = Path()
-
-
-def ring(ports: Sequence[Port]) -> tuple[float, float]:
-    """Return the greatest latency and the smallest bandwidth between neighbours in a ring that all send at once.
-
-    A link that several of the paths cross gives each its share.
-    """
-    pairs = [(port, ports[(place + 1) % len(ports)]) for place, port in enumerate(ports)]
-    hops = [hop for sender, receiver in pairs for hop in sender.path_to(receiver).hops]
-    users = Counter(hop.link for hop in hops)
-    bandwidths = [
-        bytes_s for sender, receiver in pairs for bytes_s in (sender.uplink_bytes_s, receiver.downlink_bytes_s)
-    ]
-    bandwidths += [hop.bytes_s / users[hop.link] for hop in hops]
-    return max(sender.latency_to(receiver) for sender, receiver in pairs), min(bandwidths)

@@ -1,4 +1,4 @@
-"""The connection of the members of a group: torch.distributed's nccl if each has its own GPU, otherwise gloo."""
+"""The connection between the members of a group that have a GPU each: nccl of torch.distributed."""
 
 from __future__ import annotations
 
@@ -7,83 +7,28 @@ import os
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.engines.ray.groups.rendezvous import RendezvousStore
-
 NO_TIMEOUT = timedelta(days=365)  # a slow member is not an error; deaths are checked separately
-_CONNECT_S = 10.0
 _POLL_INTERVAL_S = 0.0001
 _CPU = b"cpu"
 
 
-class Link(Protocol):
-    """A connected group.
+class NcclLink:
+    """The connection between GPUs. Vectors are on the host (decisions/0008), so each collective copies in and out.
+
+    Parameters
+    ----------
+    store : entries that all members can read.
+    rank, size : rank of this member, and number of members.
 
     Attributes
     ----------
     group : torch's process group.
     """
-
-    group: Any
-
-    def tensor(self, flat: NDArray[Any]) -> Any:
-        """Return a vector as a tensor on the device of the group; it may share the memory."""
-
-    def bring(self, tensor: Any, flat: NDArray[np.float32]) -> None:
-        """Copy a tensor into a vector on the host."""
-
-    def done(self, work: Any, within_s: float) -> bool:
-        """Wait for a collective, up to a time limit; return whether it has ended, and raise its error."""
-
-    def end(self) -> None:
-        """Abort the current collective, because a member is dead."""
-
-
-class GlooLink:
-    """The connection between hosts."""
-
-    def __init__(self, store: Any, rank: int, size: int) -> None:
-        from ray.util import get_node_ip_address
-
-        gloo = c10d().ProcessGroupGloo
-        options = gloo._Options()
-        options._devices = [gloo.create_device(hostname=get_node_ip_address())]
-        options._timeout = timedelta(seconds=_CONNECT_S)
-        options._threads = 1
-        self.group = gloo(store, rank, size, options)
-
-    def tensor(self, flat: NDArray[Any]) -> Any:
-        """Return a view."""
-        import torch
-
-        return torch.from_numpy(flat)
-
-    def bring(self, tensor: Any, flat: NDArray[np.float32]) -> None:
-        """Copy, unless the vector is the tensor's memory."""
-        result = tensor.numpy()
-        if not np.may_share_memory(result, flat):
-            np.copyto(flat, result)
-
-    def done(self, work: Any, within_s: float) -> bool:
-        """Wait with gloo's own time limit."""
-        try:
-            work.wait(timedelta(seconds=within_s))
-        except RuntimeError:
-            if not work.is_completed():
-                return False
-            work.wait()  # ended, maybe just now: this raises its error, if any
-        return True
-
-    def end(self) -> None:
-        """Do nothing: deleting the group closes its connections."""
-
-
-class NcclLink:
-    """The connection between GPUs. Vectors are on the host (decisions/0008), so each collective copies in and out."""
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
         import torch
@@ -122,11 +67,6 @@ class NcclLink:
         self.group.abort()
 
 
-def connect(board: RendezvousStore, rank: int, size: int, *, on_gpus: bool) -> Link:
-    """Connect with the other members, which do the same; ``on_gpus`` is the result of `has_gpus_of_their_own`."""
-    return (NcclLink if on_gpus else GlooLink)(_torch_store(board), rank, size)
-
-
 def has_gpus_of_their_own(devices: Sequence[bytes]) -> bool:
     """Return whether each member has a GPU that no other member has: nccl accepts one rank per GPU."""
     return _CPU not in devices and len(set(devices)) == len(devices)
@@ -157,20 +97,6 @@ def _tcp_store(store: Any, rank: int) -> Any:
         return served
     host, port = store.get("store").decode().split()
     return tcp_store(host, int(port), is_master=False, wait_for_workers=False)
-
-
-def _torch_store(board: RendezvousStore) -> Any:
-    """Return the entries of a board as one of torch's stores."""
-    base: Any = c10d().Store
-
-    class BoardStore(base):  # type: ignore[misc]  # torch is imported late
-        set, get = board.set, board.get
-
-        def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # noqa: ARG002 - it ends with a death
-            for key in keys:
-                board.get(key)
-
-    return BoardStore()
 
 
 def c10d() -> Any:

@@ -1,9 +1,9 @@
-"""Groups of Ray actors that do not share memory: collectives through torch.distributed, messages through TCP."""
+"""Groups of Ray actors with a GPU each: collectives over nccl, messages over TCP."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,32 +12,29 @@ from numpy.typing import NDArray
 
 from chimera.engines.collectives import Costs, Op, check_root, check_sizes, flat_of, scale_of
 from chimera.engines.ray.groups.connections import Connections
-from chimera.engines.ray.groups.link import NO_TIMEOUT, Link, c10d
+from chimera.engines.ray.groups.nccl_link import NO_TIMEOUT, NcclLink, c10d
 from chimera.engines.ray.groups.rendezvous import DEATH_CHECK_INTERVAL_S, Members
+from chimera.engines.ray.groups.tcp_group import TcpGroup
 
-_DEATH_REPORT_LIMIT_S = 3.0
 
-
-class TorchGroup:
+class NcclGroup(TcpGroup):
     """A group inside one of its members.
 
     Parameters
     ----------
     costs : the engine object of this actor, which counts costs.
     members : the members.
-    connect : connects them for collectives; called when they first meet.
-    connect_messages : connects them for messages; called when they first send or receive.
+    connect : connects them for messages; called when they first send or receive.
+    link : connects them for collectives; called when they first meet.
     """
 
     def __init__(
-        self, costs: Costs, members: Members, connect: Callable[[], Link], connect_messages: Callable[[], Connections]
+        self, costs: Costs, members: Members, connect: Callable[[], Connections], link: Callable[[], NcclLink]
     ) -> None:
-        self._costs, self._members, self._connect = costs, members, connect
-        self._connect_messages = connect_messages
-        self.size = members.size
-        self._link: Link | None = None
-        self._connections: Connections | None = None
-        self._agreed: set[int] = set()  # lengths of former vectors
+        super().__init__(costs, members, connect)
+        self._members, self._connect_link = members, link
+        self._link: NcclLink | None = None
+        self._agreed_sizes: set[int] = set()  # lengths of former vectors
 
     def barrier(self) -> None:
         """Return when all members have arrived."""
@@ -51,7 +48,7 @@ class TorchGroup:
     def all_reduce(self, array: NDArray[np.float32], op: Op = "mean") -> NDArray[np.float32]:
         """Reduce in place over all members, in rank order; every member gets the same bits."""
         flat, scale = flat_of(array), scale_of(op, self.size)
-        self._agree(flat.size)
+        self._agree_size(flat.size)
         if flat.size == 0:
             self.barrier()
         elif self.size == 2:
@@ -67,7 +64,7 @@ class TorchGroup:
         """Fill ``array`` with the array of member ``root``, in place."""
         check_root(root, self.size)
         flat = flat_of(array)
-        self._agree(flat.size)
+        self._agree_size(flat.size)
         if self.size == 1 or flat.size == 0:
             self.barrier()
             return array
@@ -77,34 +74,16 @@ class TorchGroup:
             tensor = link.tensor(flat)
             self._await(link, link.group.broadcast([tensor], options))
             link.bring(tensor, flat)
-        if self._members.rank != root:
+        if self._rank != root:
             self._costs.collective_bytes += flat.nbytes
         return array
 
-    def send(self, values: Mapping[int, Any]) -> None:
-        """See `Connections.send`."""
-        self._messages().send(values)
-
-    def receive(self, members: Sequence[int], count: int | None = None) -> dict[int, Any]:
-        """See `Group.receive`."""
-        return self._messages().receive(members, count)
-
-    def close(self) -> None:
-        """End the connections for messages. Those for collectives end with a loss."""
-        if self._connections is not None:
-            self._connections.close()
-
-    def _messages(self) -> Connections:
-        if self._connections is None:
-            self._connections = self._connect_messages()
-        return self._connections
-
-    def _agree(self, size: int) -> None:
+    def _agree_size(self, size: int) -> None:
         """Exchange the lengths of the members' vectors, if a vector has a new length.
 
-        Gloo ends a process that receives more than it expects. An exchange each time would cost a round trip.
+        nccl does not check them. An exchange each time would cost a round trip.
         """
-        if self.size == 1 or size in self._agreed:
+        if self.size == 1 or size in self._agreed_sizes:
             return
         with self._meeting() as link:
             own = link.tensor(np.array([size], np.int64))
@@ -114,7 +93,7 @@ class TorchGroup:
             self._await(link, link.group._allgather_base(sizes, own, options))
             found = sizes.tolist()
         check_sizes(found)
-        self._agreed.add(size)
+        self._agreed_sizes.add(size)
 
     def _add_two(self, flat: NDArray[np.float32]) -> None:
         """Add with torch's own all-reduce: with two members, either order gives the same bits."""
@@ -148,28 +127,24 @@ class TorchGroup:
             link.bring(mine[: flat.size], flat)
 
     @contextmanager
-    def _meeting(self) -> Iterator[Link]:
+    def _meeting(self) -> Iterator[NcclLink]:
         """Yield the connected group, and translate errors after the death of a member to `ActorLost`."""
         members = self._members
         began_s = time.monotonic()
         self._costs.alive()
         try:
             if self._link is None:
-                self._link = self._connect()
+                self._link = self._connect_link()
             yield self._link
         except RuntimeError as error:  # errors of torch and of the store
-            deadline = time.monotonic() + _DEATH_REPORT_LIMIT_S
-            while time.monotonic() < deadline:
-                members.check_for_deaths()
-                time.sleep(0.05)
-            raise members.lose(f"a group of {self.size} actors broke apart: {error}") from error
+            raise members.lose_to_break(error) from error
         finally:
             if members.lost is not None and self._link is not None:  # no member must wait for this one, either
                 self._link.end()
                 self._link = None
             self._costs.waited_s += time.monotonic() - began_s
 
-    def _await(self, link: Link, work: Any) -> None:
+    def _await(self, link: NcclLink, work: Any) -> None:
         """Wait for all members, and check repeatedly whether they are alive."""
         while not link.done(work, DEATH_CHECK_INTERVAL_S):
             self._members.check_for_deaths()
