@@ -297,12 +297,28 @@ def test_the_commands_invite_join_list_and_name_mistakes_in_one_line(place: Fede
         (2, ("node", "join", "http://127.0.0.1:1", "--code", place.code("node", "b"), "--folder", place.folder / "b")),
         (2, ("node", "serve", "--data", place.folder, "--policy", policy, "--folder", place.folder / "c")),
         (2, ("node", "serve", "--data", place.folder, "--policy", place.folder / "none.toml", "--folder", folder)),
-        (1, ("hub", "revoke", "nobody", "--folder", hub)),
+        (2, ("hub", "revoke", "nobody", "--folder", hub)),
         (2, ("hub", "up", "--folder", hub, "--port", "0")),
     ]
     for expected, arguments in mistakes:
         code, said = run(*arguments)
         assert (code, len(said.strip().splitlines())) == (expected, 1), said
+
+
+def test_revoking_reports_what_was_revoked_and_an_unknown_name_is_an_error(place: Federation) -> None:
+    hub = place.folder / "hub"
+    revoke = ["hub", "revoke", "hospital-a", "--folder", str(hub)]
+    code = place.code("node", "hospital-a")
+    assert run(*revoke) == (0, "revoked 1 invitation of hospital-a\n")
+    with pytest.raises(RunError, match="unknown, or was withdrawn"):
+        join(place.url, code, place.folder / "a")
+    place.join("node", "hospital-a")
+    assert run(*revoke) == (0, "revoked 1 certificate of hospital-a\n")
+    for name in ("hospital-a", "nobody"):
+        result = CliRunner().invoke(app, ["hub", "revoke", name, "--folder", str(hub)])
+        listing = f"chimera hub nodes --folder {hub}"
+        expected = f"error: {name!r} has no certificate or invitation to revoke: {listing!r} lists the members\n"
+        assert (result.exit_code, result.stdout, result.stderr) == (2, "", expected)
 
 
 def test_a_hub_that_ends_leaves_its_whole_state_in_one_file(tmp_path: Path) -> None:
