@@ -525,6 +525,29 @@ def test_a_call_that_takes_too_long_is_its_own_error(node: NodeProcess) -> None:
         assert engine.lost() == []
 
 
+def test_a_call_whose_argument_takes_too_long_ends_with_it(node: NodeProcess) -> None:
+    with HttpEngine(nodes=[node.url()], timeout_s=0.3) as engine:
+        slow, other = engine.spawn(Relay, name="slow"), engine.spawn(Relay)
+        with pytest.raises(TimeLimitError, match=r"slow.*0\.3 s"):
+            engine.get(other.echo(slow.wait_for_ever(0)), LIMIT_S)
+        assert engine.get(other.echo(1), LIMIT_S) == 1
+
+
+def test_an_actor_that_is_killed_while_it_waits_for_an_argument_waits_no_longer(node: NodeProcess) -> None:
+    with HttpEngine(nodes=[node.url()], timeout_s=10 * LIMIT_S) as engine:
+        slow, other = engine.spawn(Relay), engine.spawn(Relay)
+        hung = slow.wait_for_ever(0)
+        dependent = other.echo(hung)
+        while not hung._callbacks:  # until the thread of the actor waits
+            threading.Event().wait(0.01)
+        engine.kill(other)
+        with pytest.raises(ActorLost):
+            engine.get(dependent, LIMIT_S)
+        other._channel.thread.join(LIMIT_S)
+        assert not other._channel.thread.is_alive()
+        assert engine.wait([hung], timeout_s=0.0) == ([], [hung])
+
+
 def test_a_node_that_is_stopped_is_silent_and_not_lost(killed_node: NodeProcess) -> None:
     with HttpEngine(nodes=[killed_node.url()], health_every_s=0.2) as engine:
         relay = engine.spawn(Relay)

@@ -15,7 +15,8 @@ pytest.importorskip("websockets")
 from chimera.cli.main import app
 from chimera.core.errors import ActorError, ActorLost, ConfigurationError, DataError, PrivacyError
 from chimera.engines.federation.wire.frames import MAX_REVOKED_CERTIFICATES, PROTOCOL, Hello, Revoked
-from chimera.federation.hub.relay import ConnectedMember, Relay
+from chimera.federation.hub.member import ConnectedMember
+from chimera.federation.hub.relay import Relay
 from chimera.federation.hub.traffic import Traffic
 from chimera.federation.identity.authority import fingerprint_of
 from chimera.federation.node import revocations

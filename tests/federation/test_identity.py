@@ -20,7 +20,7 @@ pytest.importorskip("websockets")
 from chimera.cli.main import app
 from chimera.core.errors import ActorLost, ConfigurationError, ConflictError, RunError
 from chimera.core.toml import read_toml
-from chimera.engines.federation.credentials import CERTIFICATE, KEY, Credentials
+from chimera.engines.federation.credentials import AUTHORITY, CERTIFICATE, KEY, MEMBERSHIP, Credentials
 from chimera.engines.federation.renewal import request_for
 from chimera.engines.federation.wire.link import HubRefusedError
 from chimera.federation.hub.state import State
@@ -193,6 +193,40 @@ def test_a_role_cannot_be_exchanged(place: Federation) -> None:
         Credentials.read(member.folder, "node")
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b'{"hub": "https', b"[]", b'{"hub": 1}', b'{"hub": "\xff", "name": "a", "role": "node"}']
+)
+def test_a_damaged_file_of_an_identity_is_named_with_the_remedy(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / MEMBERSHIP
+    file.write_bytes(content)
+    with pytest.raises(ConfigurationError) as caught:
+        Credentials.read(tmp_path, "node")
+    assert str(caught.value).startswith(f"{file} is damaged (")
+    assert str(caught.value).endswith(
+        "): restore it from a backup, or delete it and join the hub again with a new code"
+    )
+
+
+@pytest.mark.parametrize("name", [KEY, CERTIFICATE, AUTHORITY])
+def test_a_node_whose_identity_lacks_a_file_does_not_start(place: Federation, name: str) -> None:
+    member = place.join("node", "hospital-a")
+    policy = place.folder / "policy.toml"
+    policy.write_text("")
+    (member.folder / name).unlink()
+    code, said = run("node", "serve", "--data", place.folder, "--policy", policy, "--folder", member.folder)
+    assert (code, said.count("\n")) == (2, 1)
+    assert said.startswith(f"error: the identity in {member.folder} cannot be used: ")
+
+
+def test_a_folder_without_an_identity_and_a_file_that_cannot_be_read_are_told_apart(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "none"):
+        with pytest.raises(ConfigurationError, match="has no identity: join a hub by"):
+            Credentials.read(folder, "node")
+    (tmp_path / MEMBERSHIP).mkdir()
+    with pytest.raises(ConfigurationError, match=r"membership\.json cannot be read: Is a directory"):
+        Credentials.read(tmp_path, "node")
+
+
 def test_without_a_certificate_only_joining_is_possible(place: Federation) -> None:
     from websockets.exceptions import ConnectionClosed
     from websockets.sync.client import connect
@@ -297,12 +331,28 @@ def test_the_commands_invite_join_list_and_name_mistakes_in_one_line(place: Fede
         (2, ("node", "join", "http://127.0.0.1:1", "--code", place.code("node", "b"), "--folder", place.folder / "b")),
         (2, ("node", "serve", "--data", place.folder, "--policy", policy, "--folder", place.folder / "c")),
         (2, ("node", "serve", "--data", place.folder, "--policy", place.folder / "none.toml", "--folder", folder)),
-        (1, ("hub", "revoke", "nobody", "--folder", hub)),
+        (2, ("hub", "revoke", "nobody", "--folder", hub)),
         (2, ("hub", "up", "--folder", hub, "--port", "0")),
     ]
     for expected, arguments in mistakes:
         code, said = run(*arguments)
         assert (code, len(said.strip().splitlines())) == (expected, 1), said
+
+
+def test_revoking_reports_what_was_revoked_and_an_unknown_name_is_an_error(place: Federation) -> None:
+    hub = place.folder / "hub"
+    revoke = ["hub", "revoke", "hospital-a", "--folder", str(hub)]
+    code = place.code("node", "hospital-a")
+    assert run(*revoke) == (0, "revoked 1 invitation of hospital-a\n")
+    with pytest.raises(RunError, match="unknown, or was withdrawn"):
+        join(place.url, code, place.folder / "a")
+    place.join("node", "hospital-a")
+    assert run(*revoke) == (0, "revoked 1 certificate of hospital-a\n")
+    for name in ("hospital-a", "nobody"):
+        result = CliRunner().invoke(app, ["hub", "revoke", name, "--folder", str(hub)])
+        listing = f"chimera hub nodes --folder {hub}"
+        expected = f"error: {name!r} has no certificate or invitation to revoke: {listing!r} lists the members\n"
+        assert (result.exit_code, result.stdout, result.stderr) == (2, "", expected)
 
 
 def test_a_hub_that_ends_leaves_its_whole_state_in_one_file(tmp_path: Path) -> None:

@@ -15,10 +15,12 @@ import pytest
 
 pytest.importorskip("websockets")
 
-from chimera.core.errors import RunError
+from chimera.core.errors import ConfigurationError, RunError
 from chimera.engines.federation.credentials import Credentials
 from chimera.engines.federation.wire.dialing import Dialler
 from chimera.engines.federation.wire.frames import ConnectedNodes, Hello, unpack
+from chimera.engines.federation.wire.link import Link
+from chimera.engines.federation.wire.proxy import proxy_for
 from chimera.federation.identity.join import join
 from federation.federation_kit import LIMIT_S, Federation, federation
 
@@ -77,6 +79,12 @@ class Proxy:
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
+
+
+class Unused:
+    """A peer of a link that never opens."""
+
+    busy = False
 
 
 async def _copy(reader: Any, writer: Any) -> None:
@@ -159,14 +167,60 @@ def test_joining_through_a_proxy_that_fails_names_the_proxy(
     assert join(place.url.replace(HUB, "127.0.0.1"), place.code("node", "node-2"), tmp_path / "node-2").name == "node-2"
 
 
-@pytest.mark.parametrize("scheme", ["", "ftp://"])
-def test_joining_through_an_invalid_proxy_names_it_without_the_password(
-    place: Federation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheme: str
+UNUSABLE = [
+    "{}@proxy.example.org:3128",
+    "ftp://{}@proxy.example.org:3128",
+    "http://{}/a@proxy.example.org:3128",
+    "http://{}@proxy.example.org:3128/path",
+    "http://{}%ff@proxy.example.org:3128",
+]
+
+
+def reports(error: BaseException | None) -> str:
+    """Return the texts and arguments of an exception, and of those before it."""
+    return "" if error is None else f"{error} {vars(error)} {error.args}" + reports(error.__context__)
+
+
+@pytest.mark.parametrize("url", UNUSABLE)
+def test_an_invalid_proxy_is_an_error_without_the_password_for_each_member(
+    place: Federation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str
 ) -> None:
+    member = joined(place)
     without_variables(monkeypatch)
-    monkeypatch.setenv("HTTPS_PROXY", f"{scheme}member:secret@proxy.example.org:3128")
-    with pytest.raises(
-        RunError, match=r"through the proxy proxy\.example\.org:3128: proxy\.example\.org:3128 "
-    ) as caught:
-        join(place.url, place.code("node", "node-1"), tmp_path / "node-1")
-    assert "secret" not in str(caught.value)
+    monkeypatch.setenv("HTTPS_PROXY", url.format("member:secret"))
+    for dials in (
+        lambda: join(place.url, place.code("node", "node-1"), tmp_path / "node-1"),
+        lambda: Dialler(member, Hello(1, "boot", "0")),
+    ):
+        with pytest.raises(
+            ConfigurationError, match=r"^the proxy proxy\.example\.org:3128.* cannot be used: "
+        ) as caught:
+            dials()
+        assert "member" not in reports(caught.value)
+        assert "secret" not in reports(caught.value)
+
+
+def test_the_reason_why_there_is_no_connection_has_no_password(
+    place: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with Proxy(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n") as proxy:
+            monkeypatch.setenv("HTTPS_PROXY", f"http://member:secret@127.0.0.1:{proxy.port}")
+            link = Link(member, Hello(1, "boot", "0"), Unused())
+            running = asyncio.create_task(link.run())
+            async with asyncio.timeout(LIMIT_S):
+                while not link.reason:
+                    await asyncio.sleep(0.01)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            assert link.reason == "the proxy refuses CONNECT with the status 407"
+
+    member = joined(place)
+    without_variables(monkeypatch)
+    asyncio.run(run())
+
+
+def test_a_user_of_a_proxy_needs_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_variables(monkeypatch)
+    monkeypatch.setenv("HTTPS_PROXY", "http://token@proxy.example.org:3128")
+    assert proxy_for(f"https://{HUB}:8443") == "http://token:@proxy.example.org:3128"

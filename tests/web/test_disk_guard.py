@@ -29,6 +29,27 @@ def test_new_work_is_refused_below_the_reserve_with_the_space_and_the_limit(tmp_
         assert guard.is_full()
 
 
+def test_files_that_are_being_written_count_with_their_missing_bytes(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 16) as disk:
+        guard = DiskGuard(disk)
+        with guard.announced(7 << 20) as wrote:
+            expected = (
+                r"16 MiB are left, the job needs 6 MiB, files that are being sent need 7 MiB, and 4 MiB are reserved"
+            )
+            with pytest.raises(NoSpaceError, match=expected), guard.announced(6 << 20):
+                raise AssertionError
+            with guard.announced(5 << 20):
+                pass
+            (disk / "part").write_bytes(bytes(6 << 20))
+            wrote(6 << 20)  # the part counts once
+            guard.check_submission(5 << 20)
+            with pytest.raises(
+                NoSpaceError, match="10 MiB are left, the job needs 6 MiB, files that are being sent need 1 MiB"
+            ):
+                guard.check_submission(6 << 20)
+        guard.check_submission(6 << 20)
+
+
 def test_an_unknown_space_is_enough(tmp_path: Path) -> None:
     guard = DiskGuard(tmp_path / "missing")
     guard.check_submission(1 << 40)

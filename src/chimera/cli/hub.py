@@ -122,10 +122,9 @@ def revoke(
     _require()
     from chimera.federation.hub.invite import revoke as end
 
-    revoked = end(folder, name)
-    typer.echo(f"revoked {counted(revoked, 'certificate')} of {name}")
-    if not revoked:
-        raise typer.Exit(1)
+    certificates, invitations = end(folder, name)
+    what = counted(certificates, "certificate") if certificates else counted(invitations, "invitation")
+    typer.echo(f"revoked {what} of {name}")
 
 
 @app.command("demo")

@@ -46,18 +46,22 @@ class Address:
         ------
         ConfigurationError : it is not of the form ``http://host:port`` or ``https://host:port``.
         """
+        mistake = ""
         try:
             parts = urlsplit(url)
-            port = parts.port
+            host, port, has_user = parts.hostname or "", parts.port, parts.username is not None
         except ValueError as error:
-            raise ConfigurationError(f"{what} {url!r} cannot be used: {error}") from error
-        if parts.username or parts.password:
+            mistake = f"{what} {url!r} cannot be used: {error}"
+        else:
+            well_formed = url.isascii() and url.isprintable() and " " not in url and port != 0
+            if parts.scheme not in _PORTS or not host or parts.query or parts.fragment or not well_formed:
+                mistake = f"{what} {url!r} is not of the form 'http://host:port' or 'https://host:port'"
+        if "@" in url and (mistake or has_user):  # in a URL of another form, the password may be in any part
             raise ConfigurationError(f"{what} has a password in it: give the token apart from the address")
-        well_formed = url.isascii() and url.isprintable() and " " not in url and port != 0
-        if parts.scheme not in _PORTS or not parts.hostname or parts.query or parts.fragment or not well_formed:
-            raise ConfigurationError(f"{what} {url!r} is not of the form 'http://host:port' or 'https://host:port'")
+        if mistake:
+            raise ConfigurationError(mistake)
         scheme = parts.scheme
-        return cls(url.rstrip("/"), parts.hostname, port or _PORTS[scheme], scheme == "https", parts.path.rstrip("/"))
+        return cls(url.rstrip("/"), host, port or _PORTS[scheme], scheme == "https", parts.path.rstrip("/"))
 
     def check_token_is_protected(self) -> None:
         """Refuse to send a token to this address unencrypted. Data for an address of this machine does not leave it.

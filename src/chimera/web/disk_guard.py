@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from chimera.core.errors import NoSpaceError
@@ -24,6 +27,8 @@ class DiskGuard:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._lock = threading.Lock()
+        self._announced = 0  # bytes of files that are being written, and are not on the disk yet
 
     def warning(self) -> str:
         """Return a phrase if little space is left; empty if there is enough, or if it is unknown."""
@@ -49,12 +54,37 @@ class DiskGuard:
         """
         free, total = self._space()
         reserved = int(min(RESERVED_BYTES, max(RESERVED_SHARE * total, LEAST_RESERVED_BYTES)))
-        if free - more < reserved:
+        if free - self._announced - more < reserved:
             wanted = f", the job needs {_size(more)}" if more else ""
+            others = f", files that are being sent need {_size(self._announced)}" if self._announced else ""
             raise NoSpaceError(
-                f"the disk of {self._folder} is nearly full: {_size(free)} are left{wanted}, and {_size(reserved)} are "
+                f"the disk of {self._folder} is nearly full: {_size(free)} are left{wanted}{others}, and {_size(reserved)} are "
                 "reserved for accepted jobs: free some space, then try again"
             )
+
+    @contextlib.contextmanager
+    def announced(self, size: int) -> Iterator[Callable[[int], None]]:
+        """Count a file of this size as written, until the context ends; yield a function to call after each part is written.
+
+        Raises
+        ------
+        NoSpaceError : see `check_submission`; files that are written at the same time count with their missing parts.
+        """
+        missing = size
+        with self._lock:
+            self.check_submission(size)
+            self._announced += size
+
+        def wrote(count: int) -> None:
+            nonlocal missing
+            with self._lock:
+                missing -= count
+                self._announced -= count
+
+        try:
+            yield wrote
+        finally:
+            wrote(missing)
 
     def _space(self) -> tuple[int, int]:
         """Return the free and the total bytes; unknown free space counts as enough."""

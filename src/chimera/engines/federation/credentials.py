@@ -59,13 +59,20 @@ class Credentials:
 
         Raises
         ------
-        ConfigurationError : the folder has no identity, or an identity with another role.
+        ConfigurationError : the folder has no identity, one that cannot be read, or an identity with another role.
         """
+        file = folder / MEMBERSHIP
         try:
-            membership = msgspec.json.decode((folder / MEMBERSHIP).read_bytes(), type=Membership)
-        except (OSError, msgspec.MsgspecError) as error:
+            membership = msgspec.json.decode(file.read_bytes(), type=Membership)
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise ConfigurationError(
-                f"{folder} has no identity ({type(error).__name__}): join a hub by 'chimera node join URL --code CODE'"
+                f"{folder} has no identity: join a hub by 'chimera node join URL --code CODE'"
+            ) from error
+        except OSError as error:
+            raise ConfigurationError(f"{file} cannot be read: {error.strerror or error}") from error
+        except ValueError as error:  # also for bytes that are no text
+            raise ConfigurationError(
+                f"{file} is damaged ({error}): restore it from a backup, or delete it and join the hub again with a new code"
             ) from error
         if membership.role != role:
             raise ConfigurationError(f"{folder} has the identity of a {membership.role}, but a {role} is needed here")

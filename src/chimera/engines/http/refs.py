@@ -246,10 +246,15 @@ def first_failure(refs: Sequence[Ref]) -> Failed | None:
     return next((ref.outcome for ref in refs if isinstance(ref.outcome, Failed)), None)
 
 
-def await_needs(refs: Sequence[Ref]) -> Failed | None:
-    """Wait until all refs are done, or one of them is a failure, which is returned. The thread wakes once."""
-    pending = [ref for ref in refs if ref.outcome is None]
-    if pending and first_failure(refs) is None:
+def await_needs(call: Call) -> Failed | None:
+    """Wait until the refs among the arguments are done, or one of them is a failure, which is returned. The thread wakes once.
+
+    The wait needs no limit. Each ref ends with its call, whose request has a limit, or with the death of its actor: by a
+    health check of the node, by `kill`, or with the engine. The wait also ends if the actor of this call dies, since its refs
+    then fail.
+    """
+    pending = [ref for ref in call.needs if ref.outcome is None]
+    if pending and first_failure(call.needs) is None:
         left = itertools.count(len(pending) - 1, -1)  # `next` is atomic between threads
         gate = threading.Lock()
         gate.acquire()
@@ -259,10 +264,10 @@ def await_needs(refs: Sequence[Ref]) -> Failed | None:
                 with contextlib.suppress(RuntimeError):  # another failure has released it
                     gate.release()
 
-        for ref in pending:
+        for ref in (*pending, call.refs[0]):
             ref.on_resolved(partial(one_more, ref))
         gate.acquire()
-    return first_failure(refs)
+    return first_failure(call.needs)
 
 
 def value_of(ref: Ref, deadline_s: float | None) -> Any:

@@ -50,18 +50,21 @@ def invite(folder: Path, role: Role, name: str) -> tuple[str, str]:
     return url, invitation.code
 
 
-def revoke(folder: Path, name: str) -> int:
-    """Revoke all certificates and invitations of a name; return the number of certificates.
+def revoke(folder: Path, name: str) -> tuple[int, int]:
+    """Revoke all certificates and invitations of a name; return the number of certificates, and that of invitations.
 
     Raises
     ------
-    ConfigurationError : there is no hub in the folder.
+    ConfigurationError : there is no hub in the folder, or the name has nothing to revoke.
     """
     with opened(folder) as state:
-        revoked = state.revoke(name)
+        revoked, withdrawn = state.revoke(name)
+    if not revoked and not withdrawn:
+        listing = f"chimera hub nodes --folder {shlex.quote(str(folder))}"
+        raise ConfigurationError(f"{name!r} has no certificate or invitation to revoke: {listing!r} lists the members")
     for role, fingerprint in revoked:
         add(folder, "revoked", fingerprint=fingerprint, **about(role, name))
-    return len(revoked)
+    return len(revoked), withdrawn
 
 
 def _up(folder: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -30,7 +29,6 @@ from chimera.engines.federation.wire.frames import (
     Heartbeat,
     Hello,
     Progress,
-    Refused,
     Renew,
     Renewed,
     Revoked,
@@ -39,6 +37,7 @@ from chimera.engines.federation.wire.frames import (
     unpack,
 )
 from chimera.engines.federation.wire.port import Port
+from chimera.federation.hub.member import ConnectedMember, refuse
 from chimera.federation.hub.sightings import Seen, SeenRun
 from chimera.federation.hub.traffic import Traffic
 
@@ -46,44 +45,6 @@ HELLO_S = 10.0
 _RENEW_S = 60.0  # seconds between two requests of one connection for a certificate
 _SILENT_S = 10.0  # seconds without a confirmation of sent bytes
 _IDLE_TIMEOUT_S = 40.0  # seconds without any frame; a node sends a heartbeat every 10 s
-
-
-class ConnectedMember:
-    """A connected node or driver.
-
-    Attributes
-    ----------
-    serial, fingerprint : serial number and SHA-256 of its certificate.
-    port : sends frames to the member.
-    hello : its first frame.
-    progress, budget : the last report of a driver, and of a node.
-    full : the port of its last frame, if too many bytes wait there; its next frame waits then.
-    renewed_s : time of its last request for a new certificate, by a monotonic clock.
-    """
-
-    def __init__(self, role: str, name: str, serial: str, fingerprint: str, port: Port, hello: Hello) -> None:
-        self.role, self.name, self.serial, self.fingerprint = role, name, serial, fingerprint
-        self.port, self.hello = port, hello
-        self.since_s, self.last_received_s = time.time(), time.monotonic()
-        self.progress: Progress | None = None
-        self.budget: Budget | None = None
-        self.full: Port | None = None
-        self.renewed_s = -math.inf
-
-    async def refuse(self, reason: str) -> None:
-        """Send the member the reason, and end its connection."""
-        await refuse(self.port.connection, reason)
-
-
-async def refuse(connection: Any, reason: str) -> None:
-    """Send the other side the reason, and end the connection."""
-    try:
-        async with asyncio.timeout(1.0):
-            await connection.send(pack(Refused(reason[:300])))
-            await connection.close()
-    except Exception:  # noqa: S110 - the other side is gone already
-        pass
-    connection.transport.abort()
 
 
 class Relay:
@@ -164,6 +125,9 @@ class Relay:
         if member.role == "node":
             self._warn(member, list(self._revoked))
             self._notify_drivers(ConnectedNodes({member.name: member.hello.boot}))
+        else:
+            for driver in self.drivers.values():  # a node that waits for a driver must serve this one, too
+                driver.port.release()
         return True
 
     def revoke(self, certificates: Iterable[bytes]) -> None:
@@ -191,6 +155,7 @@ class Relay:
                 self._notify_drivers(ConnectedNodes({}, [member.name]))
             else:
                 self._left_drivers[key] = member
+        member.missed.close()
 
     def _places(self, member: ConnectedMember) -> tuple[dict[str, ConnectedMember], str]:
         return (self.nodes, member.name) if member.role == "node" else (self.drivers, member.hello.run)
@@ -198,6 +163,8 @@ class Relay:
     def _notify_drivers(self, present: ConnectedNodes) -> None:
         frame = pack(present)
         for driver in self.drivers.values():
+            for name in (*present.nodes, *present.gone):
+                driver.missed.forget(name)
             driver.port.post(frame)
 
     def _take(self, member: ConnectedMember, frame: bytes) -> bool:
@@ -229,15 +196,27 @@ class Relay:
         if isinstance(header, Budget) and member.role == "node":
             member.budget = header
             return
-        if (to := self._receiver(member, header)) is None:
+        if (to := self._receiver(member, header)) is None or (member.role == "node" and self._drop(to, member)):
             return
         if isinstance(header, CallRequest):
+            if header.verb == "POST" and to.name in member.missed:  # the driver will ask again
+                return
             header = msgspec.structs.replace(header, requester=member.name, fingerprint=member.fingerprint)
             frame = pack(header, payload)
         to.port.post(frame)
         self._traffic.passed(header, len(payload))
-        if to.port.full:
+        if to.port.full and (to.role == "node" or len(self.drivers) == 1):
             member.full = to.port
+
+    def _drop(self, driver: ConnectedMember, node: ConnectedMember) -> bool:
+        """Drop a frame of a node if its driver reads too slowly while others may need the node; return whether it was dropped.
+
+        A node whose frames wait for the only driver loses nothing, and need not send them again.
+        """
+        if node.name not in driver.missed and (not driver.port.full or len(self.drivers) == 1):
+            return False
+        driver.missed.add(node.name, node.hello.boot)
+        return True
 
     def _answer_renewal(self, member: ConnectedMember, request: bytes) -> None:
         now_s = time.monotonic()

@@ -25,7 +25,8 @@ from chimera.core.private import FILE, write
 from chimera.engines.federation.wire.frames import CHUNK, MAX_FRAME_BYTES
 from chimera.engines.federation.wire.pages import keep_pages
 from chimera.federation.audit.journal import AuditJournal
-from chimera.federation.hub.relay import HELLO_S, ConnectedMember, Relay, refuse
+from chimera.federation.hub.member import ConnectedMember, refuse
+from chimera.federation.hub.relay import HELLO_S, Relay
 from chimera.federation.hub.state import State
 from chimera.federation.hub.traffic import Traffic, about
 from chimera.federation.identity import messages

@@ -189,16 +189,19 @@ class State:
         query = "SELECT 1 FROM members WHERE role = ? AND name = ? AND revoked_s IS NULL"
         return db.execute(query, (role, name)).fetchone() is not None
 
-    def revoke(self, name: str) -> list[tuple[Role, str]]:
-        """Revoke all certificates and invitations of a name; return role and fingerprint of the certificates."""
+    def revoke(self, name: str) -> tuple[list[tuple[Role, str]], int]:
+        """Revoke all certificates and invitations of a name.
 
-        def work(db: sqlite3.Connection) -> list[tuple[Role, str]]:
-            db.execute("DELETE FROM invitations WHERE name = ? AND used_s IS NULL", (name,))
+        Returns role and fingerprint of the certificates, and the number of the invitations.
+        """
+
+        def work(db: sqlite3.Connection) -> tuple[list[tuple[Role, str]], int]:
+            withdrawn = db.execute("DELETE FROM invitations WHERE name = ? AND used_s IS NULL", (name,)).rowcount
             query = "SELECT role, fingerprint FROM members WHERE name = ? AND revoked_s IS NULL"
             found: list[tuple[Role, str]] = db.execute(query, (name,)).fetchall()
             statement = "UPDATE members SET revoked_s = ? WHERE name = ? AND revoked_s IS NULL"
             db.execute(statement, (self._clock(), name))
-            return found
+            return found, withdrawn
 
         return self._db.write(work)
 

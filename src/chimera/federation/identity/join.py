@@ -23,7 +23,7 @@ from chimera.engines.federation.credentials import (
     client_tls,
 )
 from chimera.engines.federation.renewal import fits, request_for
-from chimera.engines.federation.wire.proxy import proxy_for
+from chimera.engines.federation.wire.proxy import host_of, proxy_for
 from chimera.federation.identity import messages
 from chimera.federation.identity.authority import fingerprint_of, key_pem, new_key
 from chimera.federation.identity.invitations import Invitation
@@ -39,7 +39,8 @@ def join(url: str, code: str, folder: Path) -> Credentials:
 
     Raises
     ------
-    ConfigurationError : the address or code cannot be used, the folder has an identity already, or the hub is another one.
+    ConfigurationError : the address, code or proxy cannot be used, the folder has an identity already, or the hub is another
+        one.
     RunError : the hub cannot be reached, or does not accept the code.
     """
     invitation = Invitation.read(code)
@@ -49,8 +50,7 @@ def join(url: str, code: str, folder: Path) -> Credentials:
     if (folder / MEMBERSHIP).exists():
         raise ConfigurationError(f"{folder} has an identity already: choose another folder by --folder")
     proxy = proxy_for(address.url)
-    name = "" if proxy is None else proxy.rpartition("//")[2].rpartition("@")[2]  # the URL may have a password
-    way = f" through the proxy {name}" if name else ""
+    way = "" if proxy is None else f" through the proxy {host_of(proxy)}"
     try:
         make_folder(folder)
         return asyncio.run(asyncio.wait_for(_join(address, invitation, folder), _PATIENCE_S))
@@ -63,8 +63,7 @@ def join(url: str, code: str, folder: Path) -> Credentials:
     except TimeoutError as error:
         raise RunError(f"the hub {address.url} did not answer{way} within {_PATIENCE_S:g} s") from error
     except Exception as error:  # any failure of the network, a proxy or the other side
-        message = str(error).replace(proxy, name) if proxy else str(error)
-        message = " ".join(message.split())[:300] or type(error).__name__
+        message = " ".join(str(error).split())[:300] or type(error).__name__
         raise RunError(f"the hub {address.url} cannot be reached{way}: {message}") from error
 
 

@@ -47,6 +47,7 @@ def serve_node(
     HubRefusedError : the hub does not accept this node.
     """
     credentials = Credentials.read(folder, "node")
+    credentials.tls()  # an error for a missing or damaged file, before the data are read
     own = loaded(data, credentials.name, options, folder)
     member = _member(folder)
     revoked = Revocations(folder)

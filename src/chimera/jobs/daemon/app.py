@@ -90,8 +90,8 @@ def jobs_router(daemon: Daemon, followers: Followers) -> APIRouter:
     )
     async def put(request: Request) -> Response:
         file = _converted(request.path_params | {"size": _non_negative(request.path_params["size"])}, None, File)
-        await in_thread(disk.check_submission, file.size)
-        await in_thread(contents.add, file, _parts(request, asyncio.get_running_loop()))
+        parts = _parts(request, asyncio.get_running_loop())
+        await in_thread(_store, contents, disk, file, parts)
         return answer(request, {"sha256": file.sha256})
 
     @router.post(
@@ -161,6 +161,18 @@ def jobs_router(daemon: Daemon, followers: Followers) -> APIRouter:
         return answer(request, await in_thread(lambda: update_of(folder, at, query.get("version", ""))))
 
     return router
+
+
+def _store(contents: ContentStore, disk: DiskGuard, file: File, parts: Iterator[bytes]) -> None:
+    """Store a file that is uploaded. Until its end, its missing bytes count as used: other uploads may run at the same time."""
+    with disk.announced(file.size) as wrote:
+
+        def written() -> Iterator[bytes]:
+            for part in parts:
+                yield part
+                wrote(len(part))  # the store asks for the next part when it has written this one
+
+        contents.add(file, written())
 
 
 def _submit(daemon: Daemon, submission: Submission, key: str) -> str:

@@ -33,6 +33,10 @@ class Dialler:
     ----------
     credentials : the identity of this side, with the hub's address.
     hello : the first frame; also in a header of the request, so that it needs no round trip of its own.
+
+    Raises
+    ------
+    ConfigurationError : the identity, or the proxy of the environment, cannot be used.
     """
 
     def __init__(self, credentials: Credentials, hello: Hello) -> None:

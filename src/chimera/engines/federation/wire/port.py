@@ -110,9 +110,20 @@ class Port:
         """Whether more than `MAX_QUEUED_BYTES` bytes wait."""
         return not self._has_space.is_set()
 
+    @property
+    def spare_bytes(self) -> int:
+        """The number of bytes that can be posted until the port is full; 0 while more than half as many wait."""
+        return MAX_QUEUED_BYTES - self._queued if self._queued <= MAX_QUEUED_BYTES // 2 else 0
+
     async def room(self) -> None:
-        """Wait until fewer than `MAX_QUEUED_BYTES` bytes wait."""
+        """Wait until fewer than `MAX_QUEUED_BYTES` bytes wait, or until `release`."""
         await self._has_space.wait()
+
+    def release(self) -> None:
+        """End the waits in `room`."""
+        if self.full:
+            self._has_space.set()
+            self._has_space.clear()
 
     async def write(self) -> None:
         """Send frames until the connection ends; raise its exception."""

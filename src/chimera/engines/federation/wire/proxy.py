@@ -9,6 +9,7 @@ import urllib.parse
 import urllib.request
 
 from chimera.core.address import is_loopback
+from chimera.core.errors import ConfigurationError
 
 _MAX_HEAD_BYTES = 1 << 14
 
@@ -16,15 +17,48 @@ _MAX_HEAD_BYTES = 1 << 14
 def proxy_for(url: str) -> str | None:
     """Return the proxy for a URL, by the rules of the variables ``HTTPS_PROXY`` and ``NO_PROXY``; None if there is none.
 
-    A hub at a loopback address is called directly: a proxy would connect to itself.
+    A hub at a loopback address is called directly: a proxy would connect to itself. The URL may have the name and password of a
+    user: messages have its `host_of` instead.
+
+    Raises
+    ------
+    ConfigurationError : the variables have no usable URL. Neither the text nor an exception before it has the password.
     """
     parts = urllib.parse.urlsplit(url)
     if is_loopback(parts.hostname or "") or urllib.request.proxy_bypass(parts.netloc):
         return None
     proxies = urllib.request.getproxies()
+    proxy = proxies.get("wss") or proxies.get("https")
     if (socks := proxies.get("socks")) is not None and "wss" not in proxies:
-        return socks.replace("http://", "socks5h://", 1)  # how some systems write it
-    return proxies.get("wss") or proxies.get("https")
+        proxy = socks.replace("http://", "socks5h://", 1)  # how some systems write it
+    if proxy is None:
+        return None
+    if (usable := _usable(proxy)) is None:
+        raise ConfigurationError(
+            f"the proxy {host_of(proxy)} of the environment (HTTPS_PROXY, ALL_PROXY) cannot be used: give its URL as "
+            "http://[USER:PASSWORD@]HOST:PORT, and write '/', '@', '#', '?' and '%' of a password as %2F, %40, %23, %3F and %25"
+        )
+    return usable
+
+
+def host_of(proxy: str) -> str:
+    """Return the host and port of a proxy's URL, without the name and password of a user, for messages."""
+    return proxy.rpartition("//")[2].rpartition("@")[2]
+
+
+def _usable(proxy: str) -> str | None:
+    """Return a URL that Chimera and the library accept; None for other URLs. An error of the library would quote the URL."""
+    from websockets.exceptions import InvalidProxy
+    from websockets.proxy import parse_proxy
+
+    try:
+        parts = urllib.parse.urlsplit(proxy)
+        if parts.username is not None and parts.password is None:  # the library needs a password, if only an empty one
+            proxy = parts._replace(netloc=":@".join(parts.netloc.rsplit("@", 1))).geturl()
+        parse_proxy(proxy)
+    except (InvalidProxy, ValueError):
+        return None
+    return proxy
 
 
 async def pass_through(reached: socket.socket, proxy: str, to: str) -> None:

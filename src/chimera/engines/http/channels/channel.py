@@ -139,7 +139,7 @@ class Channel(ABC):
             self._next.popleft()
 
     def _serve(self, call: Call) -> None:
-        failure = self._constructor_failure or await_needs(call.needs)
+        failure = self._constructor_failure or await_needs(call)
         began_s = time.monotonic()
         if failure is not None:
             self._end(call, Outcome(failure), began_s, began_s, began_s)

@@ -1,0 +1,68 @@
+"""A driver that does not read its answers delays no other driver of the same node, and gets them once it reads."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("websockets")
+
+from chimera.engines.federation import FederationEngine
+from chimera.engines.federation.wire import port
+from chimera.engines.http.channels.hosted_channel import HostedChannel
+from conformance.actors import Counter, Holder
+from federation.federation_kit import LIMIT_S, Federation, federation, until
+
+SIZE, COUNT = 800_000, 6  # numbers of 4 bytes in an answer, and answers: many times what may wait
+
+
+class Slow:
+    """A driver whose connection reads nothing until `read`."""
+
+    def __init__(self, place: Federation, engine: FederationEngine) -> None:
+        self._loop = engine._tunnel._loop
+        connected = engine._tunnel._calls.port
+        assert connected is not None
+        self._transport = connected.connection.transport
+        self.at_hub = place.hub._relay.drivers[engine.key]
+        for side, option in ((self._transport, socket.SO_RCVBUF), (self.at_hub.port._transport, socket.SO_SNDBUF)):
+            side.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, option, 1 << 16)
+        self._loop.call_soon_threadsafe(self._transport.pause_reading)
+
+    def read(self) -> None:
+        self._loop.call_soon_threadsafe(self._transport.resume_reading)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_other_drivers_of_a_node_do_not_wait_for_one_that_does_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """The other driver connects before the answers of the first one wait, or after that."""
+    monkeypatch.setattr(port, "MAX_QUEUED_BYTES", 1 << 20)
+    with federation(tmp_path, "node-0") as place, contextlib.ExitStack() as stack:
+        alice = stack.enter_context(place.engine("alice", nodes=["node-0"]))
+        arrays = [np.full(SIZE, number, np.float32) for number in range(COUNT)]
+        holders = [alice.spawn(Holder, array) for array in arrays]
+        alice.get([holder.keep(0) for holder in holders], LIMIT_S)
+        if when == "before":
+            bob = stack.enter_context(place.engine("bob", nodes=["node-0"]))
+        slow, node = Slow(place, alice), place.hub._relay.nodes["node-0"]
+        values = [holder.value() for holder in holders]
+        until(lambda: slow.at_hub.port.full)
+        if when == "after":
+            bob = stack.enter_context(place.engine("bob", nodes=["node-0"]))
+        counter = bob.spawn(Counter, 40)
+        assert isinstance(counter._channel, HostedChannel)  # the node has answered which classes it hosts
+        assert [bob.get(counter.add(1), LIMIT_S) for _ in range(3)] == [41, 42, 43]
+        assert place.hub._relay.nodes["node-0"] is node  # its connection was not broken
+        assert slow.at_hub.port.full
+        until(lambda: "node-0" in slow.at_hub.missed)
+        slow.read()
+        for array, value in zip(arrays, alice.get(values, LIMIT_S), strict=True):
+            np.testing.assert_array_equal(value, array)
+        assert place.hub._relay.drivers[alice.key] is slow.at_hub
+        assert "node-0" not in slow.at_hub.missed
