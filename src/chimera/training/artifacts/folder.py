@@ -18,7 +18,7 @@ import msgspec
 
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.private import make_folder
-from chimera.core.safe_path import safe_path
+from chimera.core.safe_path import MAX_SETTINGS_BYTES, read_regular, safe_path
 from chimera.core.worker_counts import WorkerCounts
 from chimera.training.artifacts.changed_settings import changed_settings
 from chimera.training.artifacts.folder_lock import FolderLock, is_locked
@@ -108,7 +108,7 @@ class RunFolder:
         if not self.resumes:
             return ""
         try:
-            before = safe_path(self.path, "experiment.toml").read_text(encoding="utf-8")
+            before = read_regular(safe_path(self.path, "experiment.toml"), MAX_SETTINGS_BYTES).decode()
         except (OSError, UnicodeDecodeError):
             return ""  # there is no run yet
         return changed_settings(before, experiment)
