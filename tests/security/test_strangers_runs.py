@@ -231,6 +231,29 @@ def test_a_comparison_reads_no_summary_through_a_link(
         compare(finished / "experiment.toml", ["train.rounds=1,2"], out=folder, jobs=1, resume=True)
 
 
+def test_a_resumed_comparison_reads_and_writes_no_folder_through_a_link(
+    again: Callable[[dict[str, Any]], Path], finished: Path, tmp_path: Path
+) -> None:
+    folder = again({})
+    cell = min(folder.glob("*/summary.json")).parent
+    other = cell.rename(tmp_path / "a run of mine")
+    (other / "summary.json").unlink()
+    held = {path.name: path.read_bytes() for path in other.iterdir() if path.is_file()}
+    cell.symlink_to(other)
+    with pytest.raises(ConfigurationError, match="is a link out of its folder"):
+        compare(finished / "experiment.toml", ["train.rounds=1,2"], out=folder, jobs=1, resume=True)
+    assert {path.name: path.read_bytes() for path in other.iterdir() if path.is_file()} == held
+
+
+def test_the_settings_of_a_comparison_are_not_read_through_a_link(
+    again: Callable[[dict[str, Any]], Path], finished: Path, outside: Path
+) -> None:
+    folder = again({})
+    linked(folder / "grid.json", outside)
+    with pytest.raises(ConfigurationError, match="is a link out of its folder"):
+        compare(finished / "experiment.toml", ["train.rounds=1,2"], out=folder, jobs=1, resume=True)
+
+
 @pytest.mark.long
 def test_the_log_of_a_cell_is_not_written_through_a_link(
     again: Callable[[dict[str, Any]], Path], finished: Path, outside: Path
