@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import os
 import platform
 import re
@@ -36,7 +37,10 @@ _RESULTS = (
     "summary.json",
 )  # a folder without these may be overwritten: its run failed before it had results
 
-_TOKEN = re.compile(r"(\btokens?[\w.\"':/-]*=)\S+")  # in a command: ``--set engine.token=...``
+_TOKEN = re.compile(
+    r"(\btokens?\b[^=]*=).*", re.DOTALL
+)  # in an argument: ``engine.tokens = { "http://host" = "..." }``
+_TOKEN_OPTIONS = ("--token", "--tokens")  # of a user's own script; the token is the next argument
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,7 @@ class RunFolder:
             "system": platform.platform(),
             "processors": os.cpu_count(),
             "seed": seed,
-            "command": _TOKEN.sub(r"\1...", " ".join(sys.argv)),
+            "command": _command(sys.argv),
             "libraries": {name: version for name in _LIBRARIES if (version := _version(name))},
         }
         write_atomically(self.path / "environment.json", msgspec.json.format(msgspec.json.encode(environment)))
@@ -178,6 +182,13 @@ class RunFolder:
 
 def _holds_run(path: Path) -> bool:
     return any((path / name).exists() for name in _RESULTS) or is_locked(path)
+
+
+def _command(arguments: Sequence[str]) -> str:
+    """Return a command as one line, without the tokens in it."""
+    pairs = itertools.pairwise(("", *arguments))
+    shown = ("..." if before in _TOKEN_OPTIONS else _TOKEN.sub(r"\1...", argument) for before, argument in pairs)
+    return " ".join(shown)
 
 
 def _number(path: Path) -> int:
