@@ -7,13 +7,11 @@ another round trip for each message (decisions/0070).
 from __future__ import annotations
 
 import contextlib
-import hmac
 import itertools
 import os
 import secrets
 import selectors
 import socket
-import struct
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -21,13 +19,15 @@ from typing import Any
 
 from chimera.core.errors import ActorLost
 from chimera.engines.collectives import Costs, check_count, check_ranks
+from chimera.engines.ray.groups.arrivals import Arrivals, greet
 from chimera.engines.ray.groups.frames import Incoming, framed, received
 from chimera.engines.ray.groups.rendezvous import DEATH_CHECK_INTERVAL_S, Members, RendezvousStore
 from chimera.engines.shared_memory.values import Packed
 
-_HELLO = struct.Struct("<32sq")  # the secret of the listening member, and the rank of the connecting one
+_BACKLOG = (
+    1024  # connections of strangers must not displace those of members, which come while this one connects to others
+)
 _CONNECT_S = 10.0
-_HELLO_S = 3.0
 _DEATH_REPORT_LIMIT_S = 3.0
 _PAUSE_S = 0.05
 _IN_FLIGHT_S = 0.2
@@ -204,36 +204,20 @@ class Connections:
 def _connected(members: Members, board: RendezvousStore, host: str) -> dict[int, socket.socket]:
     """Connect with all other members, which do the same; return the sockets by rank."""
     found: dict[int, socket.socket] = {}
-    with socket.create_server((host, 0), backlog=members.size) as listener:
-        secret = secrets.token_hex(16)
+    secret = secrets.token_hex(16)
+    with socket.create_server((host, 0), backlog=_BACKLOG) as listener, Arrivals(listener, secret) as arrivals:
         board.set(f"messages/{members.rank}", f"{host} {listener.getsockname()[1]} {secret}")
         for rank in range(members.rank):
             where, port, other_secret = board.get(f"messages/{rank}").decode().split()
             found[rank] = socket.create_connection((where, int(port)), _CONNECT_S)
-            found[rank].sendall(_HELLO.pack(other_secret.encode(), members.rank))
-        listener.settimeout(DEATH_CHECK_INTERVAL_S)
+            greet(found[rank], other_secret, members.rank)
         while len(found) < members.size - 1:
-            try:
-                sock, _ = listener.accept()
-            except TimeoutError:
+            arrived = arrivals.wait(DEATH_CHECK_INTERVAL_S)
+            if not arrived:
                 members.check_for_deaths()
-                continue
-            other = _rank_of(sock, secret)
-            if other is None or other in found or not members.rank < other < members.size:
-                sock.close()  # no member
-            else:
-                found[other] = sock
+            for other, sock in arrived:
+                if other in found or not members.rank < other < members.size:
+                    sock.close()  # no member
+                else:
+                    found[other] = sock
     return found
-
-
-def _rank_of(sock: socket.socket, secret: str) -> int | None:
-    """Return the rank of the member that has connected; None if it does not know the secret."""
-    sock.settimeout(_HELLO_S)
-    try:
-        hello = sock.recv(_HELLO.size, socket.MSG_WAITALL)
-    except OSError:
-        return None
-    if len(hello) < _HELLO.size:
-        return None
-    received, rank = _HELLO.unpack(hello)
-    return rank if hmac.compare_digest(received, secret.encode()) else None
