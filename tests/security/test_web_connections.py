@@ -287,6 +287,17 @@ def test_unauthenticated_connections_do_not_block_clients(server: Attacker) -> N
         assert is_closed(strangers[0])
 
 
+@pytest.mark.parametrize("path", ["/health", "/docs", "/none"])
+def test_unauthenticated_connections_with_answered_requests_do_not_block_clients(server: Attacker, path: str) -> None:
+    with contextlib.ExitStack() as stack:
+        strangers = [stack.enter_context(server.connected()) for _ in range(LIMITS.connections)]
+        for stranger in strangers:
+            stranger.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            answer_of(stranger)
+        assert server.ask("/v1/rows", BEARER)[0] == 200
+        assert is_closed(strangers[0])
+
+
 def test_too_many_clients_get_503(server: Attacker) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(LIMITS.connections):

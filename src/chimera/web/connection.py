@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from asyncio import Transport
 
 ADMIT = "chimera.admit"
-"""Key in a request's scope of the function that the middleware calls once it has accepted the request."""
+"""Key in a request's scope of the function that the middleware calls once it has accepted the request of a known client."""
 
 
 def _max_connections() -> int:
