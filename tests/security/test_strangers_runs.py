@@ -144,7 +144,7 @@ def test_resuming_with_a_damaged_history_raises_a_one_line_error(content: bytes,
     assert "\n" not in str(caught.value)
 
 
-HUGE = [10**400, 1e308, -1e308, float("inf"), "<script>alert(1)</script>", None, [], {}, True]
+HUGE = [10**400, 1e308, -1e308, 5e-324, float("inf"), "<script>alert(1)</script>", "\ud800", None, [], {}, True]
 
 
 @pytest.mark.parametrize("name", FILES[1:])
@@ -156,6 +156,12 @@ def test_no_value_in_a_file_breaks_the_report(name: str, folder: Path) -> None:
         for value in HUGE:
             (folder / name).write_text("\n".join([*kept, json.dumps({**row, key: value})]) + "\n")
             assert "<script>" not in write_report(folder).read_text(encoding="utf-8")
+
+
+def test_half_a_character_in_a_label_does_not_break_the_report(folder: Path) -> None:
+    data = json.loads((folder / "data.json").read_text())
+    (folder / "data.json").write_text(json.dumps({**data, "labels": ["\ud800" for _ in data["labels"]]}))
+    assert "Data per worker" in write_report(folder).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", FILES)

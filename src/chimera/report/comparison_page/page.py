@@ -40,7 +40,7 @@ def write_comparison(folder: str | os.PathLike[str]) -> Path:
     """
     folder = Path(folder)
     path = folder / "comparison.html"
-    replace_file(path, page(read_comparison(folder), folder).encode())
+    replace_file(path, page(read_comparison(folder), folder).encode("utf-8", "replace"))
     return path
 
 
