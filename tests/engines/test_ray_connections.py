@@ -5,12 +5,15 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
 
 from chimera.core.errors import ActorLost, ConfigurationError
 from chimera.core.message import Encoded
+from chimera.engines.ray.groups import arrivals
+from chimera.engines.ray.groups.arrivals import Arrivals, greet
 from chimera.engines.ray.groups.frames import Incoming, framed
 from chimera.engines.shared_memory.values import Packed
 from ray_crew import Crew
@@ -116,6 +119,33 @@ def test_strangers_do_not_become_members(crew: Crew) -> None:
     members = [first.result(), *(one.result() for one in rest)]
     members[1].send({0: "from a member"})
     assert members[0].receive([1]) == {1: "from a member"}
+
+
+def test_silent_strangers_do_not_delay_members(crew: Crew) -> None:
+    first = crew.threads.submit(crew.connect_one, 0)
+    host, port, _ = crew.board.get("messages/0").decode().split()
+    with ExitStack() as stack:
+        for count in range(30):  # each would have 3 s for its secret
+            stranger = stack.enter_context(socket.create_connection((host, int(port))))
+            stranger.sendall(b"x" * (count % 3))
+        rest = [crew.threads.submit(crew.connect_one, rank) for rank in (1, 2)]
+        members = [one.result(timeout=15) for one in (first, *rest)]
+        members[1].send({0: "from a member"})
+        assert members[0].receive([1]) == {1: "from a member"}
+
+
+def test_strangers_beyond_the_limit_replace_the_oldest_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrivals, "_MAX_WAITING", 2)
+    secret = "s" * 32
+    with socket.create_server(("127.0.0.1", 0)) as listener, Arrivals(listener, secret) as found, ExitStack() as stack:
+        connected = [stack.enter_context(socket.create_connection(listener.getsockname())) for _ in range(4)]
+        assert found.wait(0.05) == []
+        for oldest in connected[:2]:
+            assert oldest.recv(1) == b""
+        greet(connected[3], secret, 7)
+        [(rank, sock)] = found.wait(10)
+        with sock:
+            assert rank == 7
 
 
 def test_what_was_sent_before_a_death_is_received_and_then_the_death_is_known(crew: Crew) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import importlib
+import os
 import shutil
 import struct
 import tracemalloc
@@ -31,7 +32,13 @@ from chimera.embeddings import WordVectors
 from chimera.inference import models
 from chimera.inference.inputs import queries
 from chimera.inference.models.images import open_image
+from chimera.report import run_files
+from chimera.report.comparison_page import page as comparison_page
+from chimera.training.artifacts import signature
 from chimera.training.artifacts.checkpoint import Checkpoints
+from chimera.training.artifacts.signature import Signature
+from chimera.training.experiment import experiment
+from chimera.training.experiment.experiment import Experiment
 
 MAX_BYTES = 9 << 20
 """What a reader may allocate for a hostile file in these tests, whose limit of unpacked bytes is lower than the true one."""
@@ -210,6 +217,46 @@ def test_a_deeply_nested_value_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"[" * 200_000 + b"\n")
     refused(lambda: list(queries(str(path))), path, "line 1: not JSON")
+
+
+SPARSE_BYTES = 1 << 40
+"""Size of a file without content, of which an archive is small."""
+
+DOCUMENTS: dict[str, Callable[[Path], Any]] = {
+    "experiment.toml": Experiment.load,
+    "signature.json": lambda path: Signature.read(path.parent),
+    "comparison.json": lambda path: chimera.Comparison.load(path.parent),
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_document_larger_than_memory_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (experiment, signature, comparison_page):
+        for limit in {"MAX_SETTINGS_BYTES", "MAX_DOCUMENT_BYTES"} & set(vars(module)):
+            monkeypatch.setattr(module, limit, 1 << 20)
+    path = tmp_path / name
+    path.touch()
+    os.truncate(path, SPARSE_BYTES)
+    with bounded(), pytest.raises(ConfigurationError, match="has more than 1 MiB"):
+        DOCUMENTS[name](path)
+
+
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "events.jsonl", "trace.jsonl", "experiment.toml", "summary.json", "data.json"]
+)
+def test_a_report_needs_bounded_memory_for_files_larger_than_memory(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_files, "MAX_DOCUMENT_BYTES", 1 << 20)
+    monkeypatch.setattr(run_files, "_MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(run_files, "_CHUNK_BYTES", 1 << 20)
+    for each in ("metrics.jsonl", name):
+        (tmp_path / each).write_text('{"round": 1}\n' if each == "metrics.jsonl" else "")
+    os.truncate(tmp_path / name, SPARSE_BYTES)
+    with bounded():
+        found = run_files.read_run(tmp_path)
+    assert [note for note in found.notes if note.startswith(name) and "could not be read" in note]
+    assert found.metrics == [{"round": 1}]  # lines before the hostile one stay
 
 
 def tensors(told: dict[str, tuple[str, list[int]]], content: bytes = b"") -> bytes:

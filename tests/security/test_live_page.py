@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import socket
 from collections.abc import Iterator
@@ -98,6 +99,15 @@ def test_links_out_of_the_folder_are_not_followed(page: LivePage, run: Path, tmp
     _, _, told = client(page).ask(TARGETS["/v1/live/run"], bearer(page))
     assert told["experiment"] == told["summary"] == {}
     assert told["notes"] == ["experiment.toml could not be read.", "summary.json could not be read."]
+
+
+def test_a_named_pipe_in_the_folder_does_not_block_the_page(page: LivePage, run: Path) -> None:
+    for name in ("trace.jsonl", "summary.json"):
+        (run / name).unlink(missing_ok=True)
+        os.mkfifo(run / name)
+    assert client(page).ask(TARGETS["/v1/live/rows"], bearer(page))[0] == 400
+    _, _, found = client(page).ask(TARGETS["/v1/live/run"], bearer(page))
+    assert found["notes"] == ["summary.json could not be read."]
 
 
 @pytest.mark.parametrize(

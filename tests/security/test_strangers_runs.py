@@ -144,7 +144,7 @@ def test_resuming_with_a_damaged_history_raises_a_one_line_error(content: bytes,
     assert "\n" not in str(caught.value)
 
 
-HUGE = [10**400, 1e308, -1e308, float("inf"), "<script>alert(1)</script>", None, [], {}, True]
+HUGE = [10**400, 1e308, -1e308, 5e-324, float("inf"), "<script>alert(1)</script>", "\ud800", None, [], {}, True]
 
 
 @pytest.mark.parametrize("name", FILES[1:])
@@ -156,6 +156,12 @@ def test_no_value_in_a_file_breaks_the_report(name: str, folder: Path) -> None:
         for value in HUGE:
             (folder / name).write_text("\n".join([*kept, json.dumps({**row, key: value})]) + "\n")
             assert "<script>" not in write_report(folder).read_text(encoding="utf-8")
+
+
+def test_half_a_character_in_a_label_does_not_break_the_report(folder: Path) -> None:
+    data = json.loads((folder / "data.json").read_text())
+    (folder / "data.json").write_text(json.dumps({**data, "labels": ["\ud800" for _ in data["labels"]]}))
+    assert "Data per worker" in write_report(folder).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -227,6 +233,29 @@ def test_a_comparison_reads_no_summary_through_a_link(
 ) -> None:
     folder = again({})
     linked(min(folder.glob("*/summary.json")), outside)
+    with pytest.raises(ConfigurationError, match="is a link out of its folder"):
+        compare(finished / "experiment.toml", ["train.rounds=1,2"], out=folder, jobs=1, resume=True)
+
+
+def test_a_resumed_comparison_reads_and_writes_no_folder_through_a_link(
+    again: Callable[[dict[str, Any]], Path], finished: Path, tmp_path: Path
+) -> None:
+    folder = again({})
+    cell = min(folder.glob("*/summary.json")).parent
+    other = cell.rename(tmp_path / "a run of mine")
+    (other / "summary.json").unlink()
+    held = {path.name: path.read_bytes() for path in other.iterdir() if path.is_file()}
+    cell.symlink_to(other)
+    with pytest.raises(ConfigurationError, match="is a link out of its folder"):
+        compare(finished / "experiment.toml", ["train.rounds=1,2"], out=folder, jobs=1, resume=True)
+    assert {path.name: path.read_bytes() for path in other.iterdir() if path.is_file()} == held
+
+
+def test_the_settings_of_a_comparison_are_not_read_through_a_link(
+    again: Callable[[dict[str, Any]], Path], finished: Path, outside: Path
+) -> None:
+    folder = again({})
+    linked(folder / "grid.json", outside)
     with pytest.raises(ConfigurationError, match="is a link out of its folder"):
         compare(finished / "experiment.toml", ["train.rounds=1,2"], out=folder, jobs=1, resume=True)
 

@@ -10,6 +10,7 @@ import ssl
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import chdir
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -287,6 +288,17 @@ def test_unauthenticated_connections_do_not_block_clients(server: Attacker) -> N
         assert is_closed(strangers[0])
 
 
+@pytest.mark.parametrize("path", ["/health", "/docs", "/none"])
+def test_unauthenticated_connections_with_answered_requests_do_not_block_clients(server: Attacker, path: str) -> None:
+    with contextlib.ExitStack() as stack:
+        strangers = [stack.enter_context(server.connected()) for _ in range(LIMITS.connections)]
+        for stranger in strangers:
+            stranger.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            answer_of(stranger)
+        assert server.ask("/v1/rows", BEARER)[0] == 200
+        assert is_closed(strangers[0])
+
+
 def test_too_many_clients_get_503(server: Attacker) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(LIMITS.connections):
@@ -295,6 +307,38 @@ def test_too_many_clients_get_503(server: Attacker) -> None:
             assert answer_of(known)[0] == 200
         with server.connected() as client:
             assert answer_of(client)[0] == 503
+
+
+def test_unfinished_tls_handshakes_do_not_use_up_the_files_of_the_process(tmp_path: Path, received: Received) -> None:
+    """Each needs a descriptor. Without a free one, the server accepts no client, and the process cannot open its own files."""
+    cert, key = certificate(tmp_path)
+    app, settings = made(received, tls_cert=cert, tls_key=key, tls_client_ca=cert)
+    limits = replace(LIMITS, handshakes=4, handshake_s=LIMIT_S)
+    with serving(app, settings, limits=limits) as url, contextlib.ExitStack() as stack:
+        server = Attacker(url)
+        strangers = [stack.enter_context(server.connected()) for _ in range(limits.handshakes + 3)]
+        assert [is_closed(each) for each in strangers[:3]] == [True] * 3
+        assert health_problem(url, tls_cert=cert, tls_key=key, timeout_s=LIMIT_S) == ""  # replaces the fourth
+        assert is_closed(strangers[3])
+        for each in strangers[4:]:
+            each.settimeout(0.01)
+            assert not is_closed(each)
+
+
+def test_connections_after_their_handshake_do_not_count_as_unfinished(tmp_path: Path, received: Received) -> None:
+    cert, key = certificate(tmp_path)
+    app, settings = made(received, tls_cert=cert, tls_key=key, token=TOKEN)
+    trust = ssl.create_default_context(cafile=str(cert))
+    limits = replace(LIMITS, handshakes=1)
+    with serving(app, settings, limits=limits) as url, contextlib.ExitStack() as stack:
+        server = Attacker(url)
+        clients = []
+        for _ in range(4):
+            plain = stack.enter_context(server.connected())
+            clients.append(stack.enter_context(trust.wrap_socket(plain, server_hostname="127.0.0.1")))
+        for client in clients:
+            client.sendall(GET + b"\r\n")
+            assert answer_of(client)[0] == 200
 
 
 def test_tls_handshakes_time_out_and_require_the_client_certificate(tmp_path: Path, received: Received) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 
@@ -81,3 +82,28 @@ def test_a_folder_that_cannot_be_created_raises_a_one_line_error(fit: Fit, tmp_p
     with pytest.raises(Exception, match=r"cannot be created") as caught:
         fit(out=tmp_path / "file" / "run")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--set", "engine.token=sesame"],
+        ["--set", "engine.token = sesame"],
+        ["--set", 'engine.tokens={ "http://127.0.0.1:1" = "sesame", "http://127.0.0.1:2" = "sesame" }'],
+        ["--set", 'engine={ name = "http", token = "sesame" }'],
+        ["--set", 'engine.tokens."http://127.0.0.1:1/?a=b"="sesame"'],
+        ["--token", "sesame"],
+    ],
+)
+def test_the_recorded_command_has_no_token(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["train.py", *arguments, "--set", "train.max_tokens=5"])
+    folder = RunFolder(tmp_path, resumes=False)
+    with folder.opened():
+        folder.begin("", 0, None)
+    command = json.loads((tmp_path / "environment.json").read_text())["command"]
+    assert "sesame" not in command
+    assert "..." in command
+    assert command.startswith(f"train.py {arguments[0]} ")
+    assert command.endswith(" --set train.max_tokens=5")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from pathlib import Path
+
+from chimera.core.errors import ConfigurationError
 
 FOLDER, FILE = 0o700, 0o600
 """The modes of the files and folders that the project writes on its own."""
@@ -34,6 +37,36 @@ def make_folder(path: Path) -> None:
             folder.mkdir(FOLDER, exist_ok=True)
         except FileExistsError as error:  # "File exists" would not say what is wrong
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
+
+
+def check_is_own(path: Path) -> None:
+    """Refuse an existing file or folder that another user owns, or that all users can write: that user may know or change it.
+
+    Root may use the files of all users: in a container, root often works in a folder of the user who started it.
+
+    Raises
+    ------
+    ConfigurationError : the content of the path is in the hands of other users.
+    OSError : it cannot be read.
+    """
+    status, user = path.stat(), os.geteuid()
+    if user and status.st_uid not in (user, 0):
+        raise ConfigurationError(
+            f"{path} belongs to another user (number {status.st_uid}), who may know or change its content: use another folder"
+        )
+    if status.st_mode & stat.S_IWOTH:
+        raise ConfigurationError(
+            f"all users of this machine can write {path}: run 'chmod o-w', or choose another folder"
+        )
+
+
+def make_own_folder(path: Path) -> None:
+    """Create a folder for secrets as `make_folder` does; refuse an existing one of another user, see `check_is_own`.
+
+    Another user could have created the folder before, with a token or key that this user would then use.
+    """
+    make_folder(path)
+    check_is_own(path)
 
 
 def opener(path: str, flags: int) -> int:

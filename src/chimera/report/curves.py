@@ -20,6 +20,7 @@ Role: TypeAlias = Literal["train", "test", "metric"]
 _ROLES: dict[str, tuple[Role, str]] = {"train_loss": ("train", "training"), "loss": ("test", "test set")}
 _ACRONYMS = frozenset({"auc", "f1", "mae", "mape", "mse", "r2", "rmse"})
 _LOG_FROM_RATIO = 100.0
+_LEAST_ON_LOG_SCALE = 1e-100  # the limits of the axis would be 0 and infinite for the smallest numbers
 _MAX_PANELS = 4
 _MAX_MARKS = 200
 MAX_LINES = 8  # marks over the full height; if there are more, each is a short line at the bottom
@@ -150,7 +151,7 @@ def _panel(axis: _Axis, group: list[str], columns: dict[str, Floats], run: RunFi
         return None
     is_loss = "loss" in group
     everything = np.concatenate([curve.y for curve in curves])
-    log = everything.min() > 0 and everything.max() / everything.min() > _LOG_FROM_RATIO and is_loss
+    log = everything.min() > _LEAST_ON_LOG_SCALE and everything.max() / everything.min() > _LOG_FROM_RATIO and is_loss
     broken = [
         axis.x[i]
         for i, row in enumerate(run.metrics)

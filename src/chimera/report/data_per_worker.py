@@ -49,7 +49,7 @@ def _counts_of(table: Mapping[str, Any]) -> WorkerCounts | None:
     """Return the counts in ``data.json``; None if there are none or they are invalid."""
     try:
         return msgspec.convert(table, WorkerCounts) if table else None
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeEncodeError):  # the latter for half a surrogate pair
         return None
 
 

@@ -39,7 +39,7 @@ def write_report(run_dir: str | os.PathLike[str]) -> Path:
     """
     run = read_run(run_dir)
     path = run.folder / "report.html"
-    replace_file(path, page(run).encode())
+    replace_file(path, page(run).encode("utf-8", "replace"))  # JSON may have halves of characters
     return path
 
 

@@ -19,7 +19,7 @@ import msgspec
 from chimera.core.counted import counted
 from chimera.core.errors import ConfigurationError
 from chimera.core.private import write
-from chimera.core.safe_path import safe_path
+from chimera.core.safe_path import MAX_DOCUMENT_BYTES, open_regular, read_regular, safe_path
 from chimera.core.toml import read_toml
 from chimera.core.trace import TraceRow
 from chimera.report.timeline import MAX_NUMBER, Lane, lanes_of
@@ -33,6 +33,7 @@ COUNTERS = (
     *("tokens", "flops"),
 )
 _CHUNK_BYTES = 1 << 22
+_MAX_LINE_BYTES = 1 << 26
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,8 +207,8 @@ def read_trace(run_dir: str | os.PathLike[str], notes: list[str]) -> Iterator[Tr
 def _table(path: Path, notes: list[str]) -> dict[str, Any]:
     if not _is_own(path, notes):
         return {}
-    text = path.read_text(encoding="utf-8", errors="replace")
     try:
+        text = read_regular(path, MAX_DOCUMENT_BYTES).decode("utf-8", "replace")
         table = read_toml(text) if path.suffix == ".toml" else json.loads(text, parse_int=_number)
     except (ValueError, RecursionError):
         notes.append(f"{path.name} could not be read.")
@@ -216,13 +217,16 @@ def _table(path: Path, notes: list[str]) -> dict[str, Any]:
 
 
 def _rows(path: Path, row_type: type[T], notes: list[str]) -> Iterator[T]:
-    """Yield the rows of a JSON-lines file, in bounded memory, and add a note if lines were invalid."""
+    """Yield the rows of a JSON-lines file, in bounded memory, and add a note if lines were invalid.
+
+    A line that is too long is the last one: the rest of a sparse file could take hours.
+    """
     if not _is_own(path, notes):
         return
     decoder = msgspec.json.Decoder(row_type)
     skipped, rest = 0, b""
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
+    with open_regular(path) as file:
+        while len(rest) <= _MAX_LINE_BYTES and (chunk := file.read(_CHUNK_BYTES)):
             lines, newline, rest = (rest + chunk).rpartition(b"\n")
             try:
                 yield from decoder.decode_lines(lines + newline)
@@ -230,7 +234,9 @@ def _rows(path: Path, row_type: type[T], notes: list[str]) -> Iterator[T]:
                 rows = [row for line in lines.splitlines() if (row := _row(line, row_type)) is not None]
                 skipped += sum(1 for line in lines.splitlines() if line.strip()) - len(rows)
                 yield from rows
-    if rest.strip():
+    if len(rest) > _MAX_LINE_BYTES:
+        notes.append(f"{path.name} has a line of more than {_MAX_LINE_BYTES >> 20} MiB; the rest could not be read.")
+    elif rest.strip():
         row = _row(rest, row_type)
         if row is None:
             skipped += 1

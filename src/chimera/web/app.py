@@ -27,6 +27,7 @@ from chimera.version import __version__
 from chimera.web.background import in_thread
 from chimera.web.connection import BoundedProtocol, Limits
 from chimera.web.errors import ErrorForm, install_error_handlers, responses
+from chimera.web.handshakes import BoundedListener, Handshakes
 from chimera.web.logs import open_logs, status
 from chimera.web.metrics import CONTENT_TYPE, Metrics
 from chimera.web.middleware import ServerMiddleware
@@ -205,9 +206,10 @@ def serve(
     if logs:
         open_logs()
     limits = Limits() if limits is None else limits
+    handshakes = Handshakes(limits.handshakes)
     config = uvicorn.Config(
         app,
-        http=partial(BoundedProtocol, limits=limits, waiting={}),  # type: ignore[arg-type] # uvicorn calls it like the class
+        http=partial(BoundedProtocol, limits=limits, waiting={}, handshakes=handshakes),  # type: ignore[arg-type] # uvicorn calls it like the class
         ws="none",
         lifespan="on",
         log_config=None,
@@ -229,7 +231,7 @@ def serve(
             f"CHIMERA_TLS_CERT {str(settings.tls_cert)!r} and CHIMERA_TLS_KEY {str(settings.tls_key)!r}{authorities} cannot be "
             f"used: {first_line(error)}; all must be PEM files, and the key must belong to the certificate"
         ) from error
-    with listener or listen(host, port) as listener:
+    with BoundedListener(listener or listen(host, port), handshakes) as listener:
         port = listener.getsockname()[1]
         warn_if_exposed(host, port, settings)
         server = _Server(config, on_started, limits)

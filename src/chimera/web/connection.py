@@ -14,23 +14,34 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from chimera.web.errors import error_response
+from chimera.web.handshakes import Handshakes
 from chimera.web.security import answer_headers
 
 if TYPE_CHECKING:
     from asyncio import Transport
 
 ADMIT = "chimera.admit"
-"""Key in a request's scope of the function that the middleware calls once it has accepted the request."""
+"""Key in a request's scope of the function that the middleware calls once it has accepted the request of a known client."""
+
+
+def _max_files() -> int:
+    """Return the maximum number of files that this process may have open; a large number if there is no limit."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # on Windows
+        return 1 << 20
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 20 if files == resource.RLIM_INFINITY else files
 
 
 def _max_connections() -> int:
     """Return the maximum number of connections: 1000, or less if the process may open fewer files."""
-    try:
-        import resource
-    except ModuleNotFoundError:  # on Windows
-        return 1000
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 1000 if files == resource.RLIM_INFINITY else max(16, min(1000, files * 3 // 4))
+    return max(16, min(1000, _max_files() * 3 // 4))
+
+
+def _max_handshakes() -> int:
+    """Return the maximum number of unfinished handshakes: half of the files that are left, at most as many as connections."""
+    return max(8, min(1000, (_max_files() - _max_connections()) // 2))
 
 
 @dataclass(frozen=True)
@@ -47,7 +58,8 @@ class Limits:
     drain_bytes, drain_s : after the answer, up to this much of the rest of a body is read and dropped, for up to this long.
     pipelined : maximum number of requests that wait on a connection for the answers to earlier requests.
     connections : maximum number of connections at once.
-    handshake_s : timeout of the TLS handshake, in seconds.
+    handshakes, handshake_s : maximum number of connections whose TLS handshake has not ended, and the timeout of the handshake
+        in seconds.
     """
 
     head_bytes: int = 64 << 10
@@ -60,6 +72,7 @@ class Limits:
     drain_s: float = 2.0
     pipelined: int = 16
     connections: int = field(default_factory=_max_connections)
+    handshakes: int = field(default_factory=_max_handshakes)
     handshake_s: float = 10.0
 
 
@@ -73,11 +86,19 @@ class BoundedProtocol(HttpToolsProtocol):
     ----------
     limits : limits of each connection.
     waiting : connections of the server that have had no accepted request yet, the oldest first.
+    handshakes : connections of the server whose handshake has not ended.
     """
 
-    def __init__(self, *args: Any, limits: Limits, waiting: dict[BoundedProtocol, None], **options: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        limits: Limits,
+        waiting: dict[BoundedProtocol, None],
+        handshakes: Handshakes,
+        **options: Any,
+    ) -> None:
         super().__init__(*args, **options)
-        self._limits, self._waiting = limits, waiting
+        self._limits, self._waiting, self._handshakes = limits, waiting, handshakes
         self._in_head, self._idle = True, False  # otherwise in a body; idle: before the first byte of a head
         self._head_bytes = self._body_bytes = self._between_bytes = 0
         self._was_paused = False
@@ -88,6 +109,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Accept the connection if the maximum number is not reached."""
         super().connection_made(transport)
+        if (own := transport.get_extra_info("socket")) is not None:
+            self._handshakes.end(own.fileno())
         if len(self.connections) > self._limits.connections:
             if not self._waiting:
                 self._refuse(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from chimera.core.address import Address
 from chimera.core.errors import ConfigurationError
-from chimera.core.private import make_folder
+from chimera.core.private import check_is_own, make_own_folder
 
 _ADDRESS = re.compile(r"[a-z]+:/", re.ASCII)  # Path reduces the two slashes of an address to one
 TOKEN = "CHIMERA_CLUSTER_TOKEN"  # noqa: S105 - the name of a variable
@@ -80,10 +80,10 @@ class Folder:
 
         Raises
         ------
-        ConfigurationError : the folder cannot be written.
+        ConfigurationError : the folder cannot be written, or another user owns it.
         """
         try:
-            make_folder(self.path)
+            make_own_folder(self.path)
             own = self.path / f"token.{os.getpid()}.{secrets.token_hex(4)}"
             own.touch(0o600)
             own.write_text(secrets.token_urlsafe(32), "ascii")
@@ -98,9 +98,13 @@ class Folder:
 
         Raises
         ------
-        ConfigurationError : there is no cluster in this folder, or its token is not readable.
+        ConfigurationError : there is no cluster in this folder, or its token is not readable, or another user owns one of them.
         """
         try:
+            for path in (self.path, self.path / "token"):
+                check_is_own(
+                    path
+                )  # otherwise the other user knows the token of the server, or receives the client's jobs
             token = (self.path / "token").read_text("ascii").strip()
         except PermissionError as error:
             raise _foreign(self.path / "token", error) from error

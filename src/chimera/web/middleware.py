@@ -106,8 +106,7 @@ class ServerMiddleware:
             return message
 
         try:
-            self._check(scope)
-            if admit := scope.get(ADMIT):
+            if self._check(scope) and (admit := scope.get(ADMIT)):
                 admit()
             if endpoint is None:
                 await self._app(scope, limited, recorded)
@@ -128,15 +127,20 @@ class ServerMiddleware:
         finally:
             self._record(scope, status, time.perf_counter() - began)
 
-    def _check(self, scope: Scope) -> None:
+    def _check(self, scope: Scope) -> bool:
+        """Raise the error of a refused request; return whether it may keep its connection when there are too many.
+
+        A page without data is sent without the token. A client that only reads such pages must not block other clients.
+        """
         given = selected_headers(scope["headers"])
         host_port = host_and_port(given.get(b"host"))
         if host_port is None:
             raise MalformedRequestError("Host")
+        known = True
         if self._token is None:
             if not may_serve_without_token(scope, host_port, given, self._anonymous_access):
                 raise ForeignRequestError
-        elif not has_token(given, self._token) and not self._has_limited_token(scope["path"], given):
+        elif not (known := has_token(given, self._token) or self._has_limited_token(scope["path"], given)):
             if scope["path"] not in OPEN_PATHS:
                 raise UnauthorizedError(sent=b"authorization" in given)
             if not may_serve_page(scope, host_port, given, forwarded=self._forwarded):
@@ -146,6 +150,7 @@ class ServerMiddleware:
             raise MalformedRequestError("Content-Length")
         if len(length) > 18 or int(length) > self._limit:
             raise BodyTooLargeError(self._limit)
+        return known
 
     def _has_limited_token(self, path: str, given: SelectedHeaders) -> bool:
         return any(path.startswith(start) and has_token(given, token) for start, token in self._limited_tokens.items())

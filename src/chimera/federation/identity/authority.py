@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.core.private import make_folder, write
+from chimera.core.private import make_own_folder, write
 from chimera.engines.federation.renewal import EARLY
 
 Role = Literal["node", "requester"]
@@ -43,12 +43,12 @@ class Authority:
 
     Raises
     ------
-    ConfigurationError : the folder cannot be used.
+    ConfigurationError : the folder cannot be used, or another user owns it.
     """
 
     def __init__(self, folder: Path) -> None:
         try:
-            make_folder(folder)
+            make_own_folder(folder)
             if not (folder / _KEY).exists():
                 _create(folder)
             self._key: Any = serialization.load_pem_private_key((folder / _KEY).read_bytes(), None)

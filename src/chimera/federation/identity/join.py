@@ -12,7 +12,7 @@ import msgspec
 
 from chimera.core.address import Address
 from chimera.core.errors import ConfigurationError, DataError, RunError
-from chimera.core.private import make_folder, write
+from chimera.core.private import make_own_folder, write
 from chimera.engines.federation.credentials import (
     AUTHORITY,
     CERTIFICATE,
@@ -39,8 +39,8 @@ def join(url: str, code: str, folder: Path) -> Credentials:
 
     Raises
     ------
-    ConfigurationError : the address, code or proxy cannot be used, the folder has an identity already, or the hub is another
-        one.
+    ConfigurationError : the address, code or proxy cannot be used, the folder has an identity already or is another user's, or
+        the hub is another one.
     RunError : the hub cannot be reached, or does not accept the code.
     """
     invitation = Invitation.read(code)
@@ -52,7 +52,7 @@ def join(url: str, code: str, folder: Path) -> Credentials:
     proxy = proxy_for(address.url)
     way = "" if proxy is None else f" through the proxy {host_of(proxy)}"
     try:
-        make_folder(folder)
+        make_own_folder(folder)
         return asyncio.run(asyncio.wait_for(_join(address, invitation, folder), _PATIENCE_S))
     except (ConfigurationError, RunError):
         raise

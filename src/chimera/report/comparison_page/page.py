@@ -15,6 +15,7 @@ import numpy as np
 
 from chimera.core.counted import counted
 from chimera.core.errors import ConfigurationError
+from chimera.core.safe_path import MAX_DOCUMENT_BYTES, read_regular, safe_path
 from chimera.report.comparison_page.charts import MAX_LINES, Chart, Series, draw, is_wide, swatch
 from chimera.report.comparison_page.curves import learning_curves
 from chimera.report.comparison_page.names import cell_name, safe
@@ -39,7 +40,7 @@ def write_comparison(folder: str | os.PathLike[str]) -> Path:
     """
     folder = Path(folder)
     path = folder / "comparison.html"
-    replace_file(path, page(read_comparison(folder), folder).encode())
+    replace_file(path, page(read_comparison(folder), folder).encode("utf-8", "replace"))
     return path
 
 
@@ -51,7 +52,8 @@ def read_comparison(folder: str | os.PathLike[str]) -> dict[str, Any]:
     ConfigurationError : ``folder`` is not the folder of a comparison.
     """
     try:
-        found: dict[str, Any] = json.loads((Path(folder) / "comparison.json").read_text(encoding="utf-8"))
+        content = read_regular(safe_path(Path(folder), "comparison.json"), MAX_DOCUMENT_BYTES)
+        found: dict[str, Any] = json.loads(content)
         if not isinstance(found, dict) or not found.keys() >= {
             "experiment",
             "varied",
@@ -61,7 +63,7 @@ def read_comparison(folder: str | os.PathLike[str]) -> dict[str, Any]:
             "notes",
         }:
             raise ValueError("comparison.json has other keys")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{str(folder)!r} is not the folder of a comparison: {error}") from error
     return found
 

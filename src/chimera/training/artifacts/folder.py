@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import os
 import platform
 import re
@@ -18,7 +19,7 @@ import msgspec
 
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.private import make_folder
-from chimera.core.safe_path import safe_path
+from chimera.core.safe_path import MAX_SETTINGS_BYTES, read_regular, safe_path
 from chimera.core.worker_counts import WorkerCounts
 from chimera.training.artifacts.changed_settings import changed_settings
 from chimera.training.artifacts.folder_lock import FolderLock, is_locked
@@ -36,7 +37,10 @@ _RESULTS = (
     "summary.json",
 )  # a folder without these may be overwritten: its run failed before it had results
 
-_TOKEN = re.compile(r"(\btokens?[\w.\"':/-]*=)\S+")  # in a command: ``--set engine.token=...``
+_TOKEN = re.compile(
+    r"(\btokens?\b[^=]*=).*", re.DOTALL
+)  # in an argument: ``engine.tokens = { "http://host" = "..." }``
+_TOKEN_OPTIONS = ("--token", "--tokens")  # of a user's own script; the token is the next argument
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,7 @@ class RunFolder:
         if not self.resumes:
             return ""
         try:
-            before = safe_path(self.path, "experiment.toml").read_text(encoding="utf-8")
+            before = read_regular(safe_path(self.path, "experiment.toml"), MAX_SETTINGS_BYTES).decode()
         except (OSError, UnicodeDecodeError):
             return ""  # there is no run yet
         return changed_settings(before, experiment)
@@ -134,7 +138,7 @@ class RunFolder:
             "system": platform.platform(),
             "processors": os.cpu_count(),
             "seed": seed,
-            "command": _TOKEN.sub(r"\1...", " ".join(sys.argv)),
+            "command": _command(sys.argv),
             "libraries": {name: version for name in _LIBRARIES if (version := _version(name))},
         }
         write_atomically(self.path / "environment.json", msgspec.json.format(msgspec.json.encode(environment)))
@@ -178,6 +182,13 @@ class RunFolder:
 
 def _holds_run(path: Path) -> bool:
     return any((path / name).exists() for name in _RESULTS) or is_locked(path)
+
+
+def _command(arguments: Sequence[str]) -> str:
+    """Return a command as one line, without the tokens in it."""
+    pairs = itertools.pairwise(("", *arguments))
+    shown = ("..." if before in _TOKEN_OPTIONS else _TOKEN.sub(r"\1...", argument) for before, argument in pairs)
+    return " ".join(shown)
 
 
 def _number(path: Path) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.registry import load_object, registered_names_only
-from chimera.core.safe_path import safe_path
+from chimera.core.safe_path import MAX_SETTINGS_BYTES, read_regular, safe_path
 from chimera.core.signatures import parameters_of
 from chimera.core.toml import read_toml
 from chimera.models.conversion import build_model
@@ -142,7 +142,7 @@ class RunSource:
         """Return the name or table of the model that the run trained."""
         path = safe_path(self._folder, "experiment.toml")
         try:
-            model = read_toml(path.read_text(encoding="utf-8")).get("model")
+            model = read_toml(read_regular(path, MAX_SETTINGS_BYTES).decode()).get("model")
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"{path} cannot be read: {error}") from error
         if model is None:

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from chimera.core.errors import ConfigurationError
-from chimera.core.safe_path import safe_path
+from chimera.core.safe_path import MAX_DOCUMENT_BYTES, read_regular, safe_path
 from chimera.data.iterable import IterableSamples
 from chimera.data.samples import SampleDataset
 from chimera.data.scaling import Scaling
@@ -82,7 +82,7 @@ class Signature(msgspec.Struct, frozen=True):
         """
         path = safe_path(folder, FILE)
         try:
-            return msgspec.json.decode(path.read_bytes(), type=cls)
+            return msgspec.json.decode(read_regular(path, MAX_DOCUMENT_BYTES), type=cls)
         except FileNotFoundError:
             raise ConfigurationError(
                 f"{folder} has no {FILE}: it is not a run, or was written by an older version of Chimera"

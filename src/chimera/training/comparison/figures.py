@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 
 from chimera.core.errors import ConfigurationError
-from chimera.core.safe_path import safe_path
+from chimera.core.safe_path import MAX_DOCUMENT_BYTES, read_regular, safe_path
 from chimera.report.csv_cells import csv_cell
 from chimera.report.run_files import read_metrics
 from chimera.training.comparison.cell_process import State
@@ -199,7 +199,7 @@ def _when_reached(folder: Path, target: Mapping[str, float], workers: int) -> tu
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = path.read_bytes()
+        content = read_regular(path, MAX_DOCUMENT_BYTES)
         msgspec.json.decode(content, type=_Figures)
         found: dict[str, Any] = msgspec.json.decode(content)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

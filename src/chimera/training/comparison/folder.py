@@ -10,6 +10,7 @@ import msgspec
 
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.private import make_folder
+from chimera.core.safe_path import MAX_DOCUMENT_BYTES, read_regular, safe_path
 from chimera.training.artifacts.location import folder_of
 from chimera.training.comparison.grid import Cell
 from chimera.training.comparison.stored_grid import GRID, StoredGrid
@@ -51,14 +52,16 @@ def _numbered(name: str, found: str) -> re.Match[str] | None:
 
 
 def begin_folder(folder: Path, cells: Sequence[Cell]) -> None:
-    """Create the folder and write the settings of each cell; reject existing cells with other settings."""
+    """Create the folder and write the settings of each cell; reject existing cells with other settings, or that are links."""
     wanted = {cell.name: cell.experiment.to_toml() for cell in cells}
-    path = folder / GRID  # written before any run starts
+    path = safe_path(folder, GRID)  # written before any run starts
+    for name in wanted:
+        safe_path(folder, name)  # the folder may be another user's, and a run writes into the folder of its cell
     known: Mapping[str, str] = {}
     if path.exists():
         try:
-            known = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
-        except msgspec.DecodeError as error:
+            known = msgspec.json.decode(read_regular(path, MAX_DOCUMENT_BYTES), type=dict[str, str])
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{path} cannot be read: {error}; choose another folder") from error
     for name, text in wanted.items():
         if name in known and known[name] != text:

@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 from chimera.core.errors import ConfigurationError, did_you_mean
+from chimera.core.safe_path import MAX_SETTINGS_BYTES
 from chimera.core.toml import read_toml
 from chimera.core.validation_message import validation_message
 from chimera.training.experiment.overrides import full_path, place, read_value
@@ -80,11 +81,14 @@ class Experiment:
         """
         path = Path(path)
         try:
-            text = path.read_text(encoding="utf-8")
+            with path.open(encoding="utf-8") as file:
+                text = file.read(MAX_SETTINGS_BYTES + 1)
         except FileNotFoundError:
             raise ConfigurationError(f"there is no experiment file {str(path)!r}") from None
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"the experiment file {str(path)!r} cannot be read: {error}") from error
+        if len(text) > MAX_SETTINGS_BYTES:
+            raise ConfigurationError(f"the experiment file {str(path)!r} has more than {MAX_SETTINGS_BYTES >> 20} MiB")
         try:
             tables = read_toml(text)
         except tomllib.TOMLDecodeError as error:

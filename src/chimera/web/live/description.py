@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chimera.core.errors import ConfigurationError
-from chimera.core.safe_path import safe_path
+from chimera.core.safe_path import open_regular, safe_path
 from chimera.core.toml import read_toml
 from chimera.web.live.topology import topology
 
@@ -57,11 +57,11 @@ def read_small(folder: Path, name: str) -> bytes | None:
 
     Raises
     ------
-    ConfigurationError : the file is a link out of the folder.
+    ConfigurationError : the file is a link out of the folder, or no regular file.
     OSError : the file cannot be read.
     """
     try:
-        with safe_path(folder, name).open("rb") as file:
+        with open_regular(safe_path(folder, name)) as file:
             return file.read(_MAX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None

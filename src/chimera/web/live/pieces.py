@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chimera.core.errors import ConfigurationError
-from chimera.core.safe_path import safe_path
+from chimera.core.safe_path import open_regular, safe_path
 
 FILES = ("metrics", "events", "trace")
 """The growing files, without their suffix ``.jsonl``."""
@@ -44,13 +44,13 @@ def read_piece(folder: Path, name: str, *, at: int = 0, last: int | None = None)
 
     Raises
     ------
-    ConfigurationError : there is no such growing file, or it is a link out of the folder.
+    ConfigurationError : there is no such growing file, or it is a link out of the folder or no file.
     """
     if name not in FILES:
         raise ConfigurationError(f"{name!r} is no growing file of a run: use one of {', '.join(FILES)}")
     path = safe_path(folder, f"{name}.jsonl")
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, 2)
             restarted = last is None and at > size
             begin = 0 if restarted else at if last is None else max(size - last, 0)

@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 
 from chimera.core.address import host_in_url, is_loopback
 from chimera.core.errors import ConfigurationError
-from chimera.core.private import make_folder, write
+from chimera.core.private import make_own_folder, write
 from chimera.federation.hub.page import data
 from chimera.federation.hub.state import State
 from chimera.web.app import create_app, listen, serve
@@ -119,7 +119,7 @@ def _token(folder: Path) -> str:
     """Return the token of the page, which is made once."""
     file = folder / TOKEN
     try:
-        make_folder(folder)
+        make_own_folder(folder)
         if not file.exists():
             write(file, secrets.token_urlsafe(32).encode())
         return file.read_text("ascii").strip()
