@@ -20,7 +20,7 @@ from chimera.models.buffers import BUFFER_POLICIES
 from chimera.models.compute import Compute, enable_checkpointing
 from chimera.models.device_view import DeviceView
 from chimera.models.flat_module import FlatModule, Memory
-from chimera.models.forward import ForwardPass
+from chimera.models.forward import ForwardPass, check_forward
 from chimera.models.frozen_parameters import frozen_digest
 from chimera.models.instantiation import module_of
 from chimera.models.lightning.hooks import is_lightning
@@ -74,7 +74,8 @@ class TorchModel(TorchEvaluation):
 
     Raises
     ------
-    ConfigurationError : an unknown name, a factory that raises, parameters that are not float32 on the CPU.
+    ConfigurationError : an unknown name, a factory that raises, parameters that are not float32 on the CPU; or neither the
+        module has a ``forward`` nor a ``step`` is given.
     """
 
     def __init__(
@@ -105,6 +106,8 @@ class TorchModel(TorchEvaluation):
         if step is None and is_lightning(module):
             step = LightningStep(module)
         self._flat = FlatModule(module, memory, share_frozen=share_frozen)
+        if step is None:
+            check_forward(module)
         self._pass = ForwardPass(self._flat, made, step, target_transform, integer_inputs=integer_inputs)
         self._backward = BackwardPass(self._flat, self._pass)
         self._buffer_names = buffer_names(module)
