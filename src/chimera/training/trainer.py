@@ -10,7 +10,7 @@ from chimera.core.engine import Engine
 from chimera.data.partition import Partitioner
 from chimera.engines.mpi_launch import enter
 from chimera.models.compute import Precision
-from chimera.models.own_optimizer import check_not_partial
+from chimera.models.own_optimizer import check_not_partial, warn_of_state
 from chimera.strategies.strategy import Strategy
 from chimera.training.artifacts.folder import RunFolder
 from chimera.training.artifacts.result import Run
@@ -50,10 +50,11 @@ class Trainer:
         then the mean over ``accumulate * batch_size`` samples.
     precision, activation_checkpointing, compile : how torch models compute, see `chimera.models.compute.Compute`.
     optimizer : any optimizer of `torch.optim` or your own. It is given as a name, a mapping with options and a ``schedule`` of
-        the learning rate (see `Schedule`), a class, a `functools.partial` of a class, or an instance (see `optimizer_table`).
-        It turns gradients into steps: on workers if they take local steps or there are no servers, else on servers. Default:
-        the optimizer of the model, if it is a ``LightningModule``; else ``adam`` with learning rate 1e-3, or the strategy's
-        default (see `Strategy.default_optimizer`). A mapping without a name changes options of the default.
+        the learning rate (see `Schedule`), a class, a `functools.partial` of a class, or an instance (see `optimizer_table`),
+        whose class and options are used, but not its state. It turns gradients into steps: on workers if they take local steps
+        or there are no servers, else on servers. Default: the optimizer of the model, if it is a ``LightningModule``; else
+        ``adam`` with learning rate 1e-3, or the strategy's default (see `Strategy.default_optimizer`). A mapping without a name
+        changes options of the default.
     max_gradient_norm : largest Euclidean norm of a gradient. Longer gradients are scaled to this norm before the optimizer
         steps: the mean gradient of all workers, or the gradient of a worker that takes local steps. Default: no limit.
     epochs, rounds, max_seconds, max_bytes, target : when the run stops, see `Budget`; by default after one epoch.
@@ -201,6 +202,7 @@ class Trainer:
         settings = Settings.of(checked_scalars(given))
         checked_scalars({"name": name, "progress": progress})
         check_not_partial(optimizer, getattr(model, "module", model))
+        warn_of_state(optimizer)
         data = mapping_as_data(data)
         folder = RunFolder.choose(out, name or f"{label(model)}-{label(data)}", resume=resume)
         self._execution = Execution(settings, folder, model=model, data=data, engine=engine)
