@@ -11,12 +11,14 @@ Layers, from the top; an import goes down, never up, never sideways between the 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
 from chimera.version import __version__
 
+TYPE_CHECKING = (
+    False  # `typing` takes 17 ms, in which Ctrl-C would print a traceback: `chimera.cli.start` is not loaded yet
+)
 if TYPE_CHECKING:
+    from typing import Any
+
     from chimera import ddp, remote, utils
     from chimera.cli.script import train
     from chimera.core.call import get
@@ -114,6 +116,8 @@ def engine(name: str, **options: Any) -> Engine:
 
 
 def __getattr__(name: str) -> Any:
+    import importlib
+
     if name in ("ddp", "remote", "utils"):
         return importlib.import_module(f"chimera.{name}")
     if name not in _PLACES:

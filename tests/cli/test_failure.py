@@ -70,6 +70,12 @@ main()
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: interrupted\n")
 
 
+def test_the_program_imports_nothing_before_it_can_report_ctrl_c():
+    code = "import sys; known = set(sys.modules); import chimera.cli.start; print(*sorted(set(sys.modules) - known))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["__future__", "chimera", "chimera.cli", "chimera.cli.start", "chimera.version"]
+
+
 def test_an_interrupt_exits_with_130(capsys):
     assert exit_code_of(KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == "error: interrupted\n"

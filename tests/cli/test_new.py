@@ -71,6 +71,14 @@ def test_data_and_target_of_the_user_are_in_the_experiment(invoke, tmp_path):
     assert "target" not in chimera.Experiment.load(tmp_path / "last/experiment.toml").tables["data"]
 
 
+@pytest.mark.parametrize("kind", ["torch", "nodes"])
+def test_a_loop_of_symbolic_links_is_refused_in_one_line(invoke, tmp_path, kind):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    result = invoke("new", kind, tmp_path / "loop")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr.startswith("error: cannot write the ")
+
+
 def test_a_folder_with_such_files_is_left_as_it_is(invoke, tmp_path):
     (tmp_path / "model.py").write_text("mine")
     result = invoke("new", "tabular", tmp_path)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
 from chimera.data.description import described
+from chimera.data.iterable import IterableSamples
 from chimera.data.samples import SampleDataset
 from chimera.data.split import DATASETS, Split
 
@@ -33,3 +37,16 @@ def test_tables_arrays_and_lazy_samples_are_described_in_one_line() -> None:
     digits = described(DATASETS.create("digits"))
     assert digits.endswith("10 classes: 0, 1, 2, 3, 4, ...")
     assert "\n" not in digits
+
+
+def test_samples_that_a_stream_lacks_are_not_counted() -> None:
+    def pairs() -> Iterator[Any]:
+        yield from ((np.zeros(3, np.float32), row % 2) for row in range(10))
+
+    declared = Split(*(IterableSamples(pairs, samples, name="mine") for samples in (40, 5)))
+    assert described(declared).startswith("data: mine · 40 declared train, 5 declared test · samples are read")
+    assert declared.train.largest_target() == 1  # it reads the whole pass
+    assert described(declared).startswith("data: mine · 10 (of 40 declared) train, 5 declared test ·")
+    assert list(declared.test.pieces(2))
+    counted = Split.of((pairs, declared.test))
+    assert described(counted).startswith("data: pairs · 10 train, 5 test ·")

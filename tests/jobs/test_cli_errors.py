@@ -53,6 +53,18 @@ def test_the_command_that_starts_a_cluster_can_be_copied_for_a_folder_with_a_spa
     assert shlex.split(command) == ["chimera", "cluster", "up", "--folder", str(place)]
 
 
+def test_an_empty_store_of_jobs_is_damaged_and_left_as_it_is(tmp_path: Path) -> None:
+    folder = ClusterFolder(tmp_path)
+    folder.create()
+    store = folder.store
+    store.touch()
+    for command in (["jobs"], ["fetch", "1"]):
+        result = CliRunner().invoke(app, [*command, "--folder", str(tmp_path)])
+        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+        assert result.stderr.startswith(f"error: the store of jobs {store} is empty, so it is damaged: put back a copy")
+    assert store.stat().st_size == 0
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("setting", "message"),

@@ -121,6 +121,7 @@ class Complex(nn.Module):
         (Late, {}, (X, Y), "the parameter 'last.weight' was made in forward, so the run does not train it"),
         (Complex, {}, (X, Y), "torch.complex64; .* store torch.view_as_real"),
         (lambda: torch.jit.script(nn.Linear(4, 3)), {}, (X, Y), "give the original module"),
+        (lambda: nn.ModuleList([nn.Linear(4, 3)]), {}, (X, Y), "ModuleList has no method forward: define forward"),
         (nn.Flatten, {}, (X, Y), "nothing to train; if forward creates its layers, first run it on a batch"),
         (TwoOutputs, {}, (X, Y), "'cross-entropy' needs one tensor of outputs, not a tuple: give a loss function"),
         (network, {}, (t(X), [t(Y), t(Y)]), "needs one tensor of targets, not a list"),

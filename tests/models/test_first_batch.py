@@ -204,17 +204,17 @@ def test_nll_needs_logarithms_of_probabilities(loss: Any) -> None:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("loss", ["cross-entropy", nn.CrossEntropyLoss(), F.cross_entropy])
-def test_cross_entropy_refuses_outputs_after_a_softmax(loss: Any) -> None:
+def test_cross_entropy_refuses_outputs_after_a_softmax(tmp_path: Path, loss: Any) -> None:
     model = TorchModel(nn.Sequential(network(), nn.Softmax(1)), loss=loss)
     with pytest.raises(ConfigurationError, match="are probabilities, as after a softmax"):
-        chimera.train(model, (X, Y), workers=1, batch_size=4, rounds=1, progress=False)
+        chimera.train(model, (X, Y), workers=1, batch_size=4, rounds=1, progress=False, out=tmp_path / "run")
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("last", [nn.LogSoftmax(1), nn.ReLU(), nn.Sigmoid()])
-def test_cross_entropy_takes_other_outputs(last: nn.Module) -> None:
+def test_cross_entropy_takes_other_outputs(tmp_path: Path, last: nn.Module) -> None:
     model = TorchModel(nn.Sequential(network(), last), loss="cross-entropy")
-    run = chimera.train(model, (X, Y), workers=1, batch_size=4, rounds=1, progress=False)
+    run = chimera.train(model, (X, Y), workers=1, batch_size=4, rounds=1, progress=False, out=tmp_path / "run")
     assert np.isfinite(run.metrics["loss"])
 
 

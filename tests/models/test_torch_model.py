@@ -373,6 +373,16 @@ def test_modes():
     assert module[1].training
 
 
+def test_buffers_that_a_run_neither_averages_nor_returns_are_named():
+    module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), Words())
+    assert TorchModel(module).notice is None
+    module[2].register_buffer("mean", torch.zeros(3), persistent=False)
+    module[2].register_buffer("mask", torch.ones(3, dtype=torch.bool), persistent=False)
+    module[0].register_buffer("of_a_library", torch.ones(3), persistent=False)
+    expected = "persistent=False, so neither averaged over the workers nor returned: 2.mean"
+    assert TorchModel(module).notice == expected
+
+
 def test_buffers_keep_their_integers():
     module = cnn()
     module.register_buffer("big", torch.tensor([2**40 + 1, 3]))

@@ -66,6 +66,24 @@ def test_an_instance_for_a_part_of_the_parameters_is_refused(wrap: Any, tmp_path
     assert chimera.train(wrap(net), data, optimizer=head, out=tmp_path / "frozen", **options).summary()["rounds"] == 1
 
 
+@pytest.mark.parametrize(
+    ("make", "held"),
+    [
+        (torch.optim.Adam, "exp_avg"),
+        (functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9), "momentum_buffer"),
+        (torch.optim.Adagrad, "sum"),  # it has a state before its first step, too
+    ],
+)
+def test_the_state_of_an_instance_is_not_used_with_a_warning(fit: Fit, make: Any, held: str) -> None:
+    fresh, used = (make([torch.nn.Parameter(torch.zeros(3))]) for _ in range(2))
+    used.param_groups[0]["params"][0].grad = torch.ones(3)
+    used.step()
+    expected = fit("fresh", optimizer=fresh, rounds=3)  # without a warning: pytest makes it an error
+    with pytest.warns(UserWarning, match=f"has taken steps, but .* its state, such as '{held}', is not used"):
+        run = fit("used", optimizer=used, rounds=3)
+    assert np.array_equal(run.trained.parameters(), expected.trained.parameters())
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_a_custom_optimizer_class_works_on_workers_and_servers(fit: Fit, engine: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from sklearn.linear_model import SGDClassifier
+from sklearn.linear_model import Perceptron, SGDClassifier
 from torch import nn
 
 import chimera
@@ -141,6 +141,36 @@ def test_an_estimator_by_name_is_loaded(fit: Fit) -> None:
     run = fit(model=SGDClassifier, rounds=3, optimizer={"name": "sgd", "lr": 0.1})
     loaded = chimera.load(run.run_dir, trust_code=True)
     assert (loaded.predict(X.numpy()) == run.model.predict(X.numpy())).all()
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [(["dog", "cat"], ["cat", "dog"]), ([7, 3], [3, 7]), ([True, False], [False, True]), ([1, 0], [0, 1])],
+)
+@pytest.mark.parametrize("estimator", [SGDClassifier, Perceptron])
+def test_an_estimator_predicts_the_labels_of_its_data(fit: Fit, labels: Any, expected: Any, estimator: Any) -> None:
+    inputs = np.repeat(np.eye(2, 3, dtype=np.float32), 40, axis=0)
+    targets = np.repeat(np.array(labels), 40)
+    given = {"data": (inputs, targets), "rounds": 20, "optimizer": {"name": "sgd", "lr": 0.1}}
+    run = fit(model=estimator, **given)
+    assert run.model.classes_.tolist() == expected
+    assert run.model.predict(inputs).tolist() == targets.tolist()
+    assert (run.trained.predict(inputs) == np.repeat([expected.index(label) for label in labels], 40)).all()
+    loaded = chimera.load(run.run_dir, trust_code=True)
+    assert loaded.predict(inputs).tolist() == targets.tolist()
+    assert fit("again", model=run.model, **given).metrics["accuracy"] == 1.0  # an estimator that knows the labels
+
+
+def test_class_weights_of_an_estimator_are_those_of_the_labels(fit: Fit) -> None:
+    inputs, targets = np.eye(4, dtype=np.float32).repeat(10, 0), ["cat", "dog"] * 20
+    given: dict[str, Any] = {"data": (inputs, targets), "rounds": 1, "optimizer": {"name": "sgd", "lr": 0.1}}
+    plain, weighted = (
+        fit(name, model=SGDClassifier(class_weight=weights), **given)
+        for name, weights in (("plain", None), ("weighted", {"dog": 3.0}))
+    )
+    assert weighted.model.intercept_ > plain.model.intercept_
+    with pytest.raises(ConfigurationError, match="SGDClassifier cannot be trained with these parameters"):
+        fit("wrong", model=SGDClassifier(class_weight={"cow": 3.0}), **given)
 
 
 def test_a_folder_without_a_finished_run_is_refused(tmp_path: Path) -> None:

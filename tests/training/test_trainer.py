@@ -355,6 +355,30 @@ def test_non_finite_parameters_are_never_checkpointed(fit: Fit, tmp_path: Path) 
         ({"rounds": 0}, "rounds must be above 0"),
         ({"log_every": 0}, "log_every must be at least 1"),
         ({"target": {"accuracy": float("nan")}}, "the target 'accuracy' is nan"),
+        ({"target": 0.9}, r"target is a table of metrics and values, such as \{accuracy = 0.95\}, not 0.9"),
+        ({"target": {"accuracy": "high"}}, "the target 'accuracy' is 'high': it must be a number"),
+        ({"epochs": "3"}, "epochs = '3' cannot be used: Expected float, got str"),
+        ({"rounds": True}, "rounds = True cannot be used: Expected int, got bool"),
+        ({"rounds": 2.5}, "rounds = 2.5 cannot be used: Expected int, got float"),
+        ({"max_seconds": "10"}, "max_seconds = '10' cannot be used: Expected float, got str"),
+        ({"batch_size": "32"}, "batch_size = '32' cannot be used: Expected int, got str"),
+        ({"workers": None}, "workers = None cannot be used: Expected int, got null"),
+        ({"seed": None}, "seed = None cannot be used: Expected int, got null"),
+        ({"max_gradient_norm": [1]}, r"max_gradient_norm = \[1\] cannot be used: Expected float, got array"),
+        ({"evaluate_clients": "no"}, "evaluate_clients = 'no' cannot be used: Expected bool, got str"),
+        ({"progress": "no"}, "progress = 'no' cannot be used: Expected bool, got str"),
+        ({"monitor": 3}, "monitor = 3 cannot be used: Expected str, got int"),
+        ({"out": 3}, "out must be the path of a folder or a URL, not 3"),
+        ({"loader": 4}, r"loader is a table such as \{workers = 2, ahead = 4\}, not 4"),
+        ({"faults": 1}, "faults is a list of sentences, not 1"),
+        ({"track": "tensorboard"}, r"track is a list: write track = \[.tensorboard.\]"),
+        ({"track": 1}, "track is a list of names and tables, not 1"),
+        ({"track": [1]}, "1 is neither a name nor a table"),
+        ({"callbacks": chimera.Callback()}, r"callbacks is a list: write callbacks=\[...\]"),
+        (
+            {"callbacks": [chimera.Callback]},
+            "is not a callback: give an object of a class derived from chimera.Callback",
+        ),
         ({"target": {"acuracy": 0.9}}, r"'acuracy' is not measured; did you mean 'accuracy'\? known: loss, accuracy"),
     ],
 )
@@ -362,6 +386,14 @@ def test_invalid_arguments_raise_a_one_line_error(fit: Fit, options: dict[str, A
     with pytest.raises(ConfigurationError, match=message) as caught:
         fit(**options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [np.int64(3), 3.0])
+def test_whole_numbers_of_any_type_are_accepted_as_counts(fit: Fit, given: Any) -> None:
+    run = fit(rounds=given, batch_size=np.int32(8), workers=2, max_bytes=1e9, epochs=np.float32(9))
+    assert run.cost.rounds == 3
+    written = chimera.Experiment.load(run.run_dir / "experiment.toml").tables["train"]
+    assert (written["rounds"], written["max_bytes"], written["batch_size"]) == (3, 1_000_000_000, 8)
 
 
 @pytest.mark.parametrize("strategy", ["parameter-server", "gradient-coding", "pipeline-parallel"])

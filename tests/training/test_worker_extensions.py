@@ -31,6 +31,12 @@ class ElasticByClass(Elastic):
 '''
 
 
+@pytest.fixture(autouse=True)
+def in_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run of a test writes to a folder of its own in ``runs``."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("mine") / "elastic.py"

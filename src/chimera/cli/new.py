@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -131,7 +132,7 @@ def _write(name: str, kind: Kind, folder: Path, data: Path | None, target: str |
     ------
     ConfigurationError : a file exists already, or cannot be written.
     """
-    project = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or name
+    project = re.sub(r"[^a-z0-9]+", "-", Path(os.path.realpath(folder)).name.lower()).strip("-") or name
     module = _module(project)
     sources = [file for file in sorted((_TEMPLATES / name).glob("*.*")) if data is None or file.name != _MAKE_DATA]
     texts: dict[Path, str] = {}

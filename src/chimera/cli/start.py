@@ -1,15 +1,21 @@
-"""The entry of the program ``chimera``. A rank of an MPI job that only hosts actors imports no commands."""
+"""The entry of the program ``chimera``. A rank of an MPI job that only hosts actors imports no commands.
+
+Nothing is imported outside of the functions: Ctrl-C during these imports would print a traceback.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import warnings
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     """Print a warning as one line on stderr, without the source line that raised it."""
+    import contextlib
+
     if sys.stderr is not None:  # it is closed, as by a service: 2>&-
         with contextlib.suppress(OSError):  # a full disk: as without this function, the warning is lost
             sys.stderr.write(f"warning: {message}\n")
@@ -20,6 +26,8 @@ def main() -> None:
     try:
         _run()
     except KeyboardInterrupt:
+        import contextlib
+
         if sys.stderr is not None:
             with contextlib.suppress(OSError):
                 sys.stderr.write("error: interrupted\n")
@@ -29,6 +37,7 @@ def main() -> None:
 def _run() -> None:
     import atexit
     import gc
+    import warnings
 
     from chimera.cli.ranks import enter_job
     from chimera.core.errors import ConfigurationError

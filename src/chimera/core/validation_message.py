@@ -22,6 +22,7 @@ def validation_message(error: msgspec.ValidationError, hint: Any) -> str:
     message = (
         _PLACE.sub(lambda found: f", for {found[1][1:]}" if found[1] else "", message)
         .replace(" | null", "")
+        .replace("`object`", "table")
         .replace("`", "")
     )
     return f"{message}; it may be {words}" if words else message

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from chimera.core.errors import DataError
 from chimera.data.iterable import IterableSamples
 from chimera.data.readers import sources, table
-from chimera.data.readers.arrays import Task, as_array, as_inputs, as_targets
+from chimera.data.readers.arrays import Task, as_array, as_inputs, as_targets, label_values
 from chimera.data.row_labels import RowLabels
 from chimera.data.samples import SampleDataset
 from chimera.data.scaling import Scaling
@@ -34,6 +34,8 @@ class Dataset:
     labels : the label of each row for partitions by labels and stratified splits, if not the target; an array or
     `RowLabels`.
     groups : the group of each row, for the partition ``by-group``; an array or `RowLabels`.
+    label_values : the label of each class in the type of the targets as they were given, in sorted order; None if they were
+        class indices. Estimators of scikit-learn learn these labels.
     features : names of the columns of ``inputs``, if known.
     name : name of the data set in messages and reports.
     input_scaling, target_scaling : the scaling that turned raw rows into these, if they were standardized.
@@ -53,6 +55,7 @@ class Dataset:
     integers: bool = False
     labels: RowLabels | None = None
     groups: RowLabels | None = None
+    label_values: tuple[str | int | bool, ...] | None = None
 
     def __post_init__(self) -> None:
         for what, kinds in {"inputs": ("float32", "int64"), "targets": ("int64", "float32")}.items():
@@ -233,8 +236,8 @@ class Conversion:
         if hasattr(targets, "isna"):  # a series or a frame
             targets, known = table.target_values(targets)
             classes = known if classes is None and self.task != "regression" else classes
-        array = as_array(inputs, "inputs")
-        targets, names = as_targets(targets, task=task, classes=classes)
+        array, given = as_array(inputs, "inputs"), as_array(targets, "targets")
+        targets, names = as_targets(given, task=task, classes=classes)
         return Dataset(
             as_inputs(array, keep_integers=self.keep_integers),
             targets,
@@ -244,6 +247,7 @@ class Conversion:
             integers=array.dtype.kind in "iu",
             labels=raw.labels,
             groups=raw.groups,
+            label_values=label_values(given, names),
         )
 
 

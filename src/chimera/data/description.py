@@ -18,7 +18,7 @@ _MAX_NAMES = 5
 def described(split: Split) -> str:
     """Return one line, such as ``data: churn.csv · 800 train, 200 test · 12 features (2 one-hot) · 2 classes: no, yes``."""
     train: Any = split.train
-    parts = [str(getattr(train, "name", "data")), f"{len(train):,} train, {len(split.test):,} test"]
+    parts = [str(getattr(train, "name", "data")), f"{_size(train)} train, {_size(split.test)} test"]
     if isinstance(train, Dataset):
         parts += [_inputs(train), _targets(train)]
     elif isinstance(train, TableSamples):
@@ -30,6 +30,13 @@ def described(split: Split) -> str:
         marks = {"label": train.labels, "group": train.groups}
         parts += [_marks(what, given.take(rows)) for what, given in marks.items() if given is not None]
     return f"data: {' · '.join(parts)}"
+
+
+def _size(data: Any) -> str:
+    """Return the number of samples; for data read in sequence, the one that was found, or else the one that was declared."""
+    if not isinstance(data, IterableSamples) or data.found == len(data):
+        return f"{len(data):,}"
+    return f"{len(data):,} declared" if data.found is None else f"{data.found:,} (of {len(data):,} declared)"
 
 
 def _inputs(data: Dataset | TableSamples) -> str:

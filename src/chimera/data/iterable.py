@@ -50,6 +50,7 @@ class IterableSamples(FirstBatch):
     samples : samples per epoch.
     collate : function of a list of samples that returns a batch; default: torch's ``default_collate``.
     name : name of the data set in messages and reports.
+    found : the samples of one pass, at most ``samples``, once the data set was read that far; None before.
     """
 
     immutable: ClassVar[bool] = True  # except the places of the streams, each of which belongs to one rank
@@ -58,6 +59,7 @@ class IterableSamples(FirstBatch):
     samples: int
     collate: Collate | None = None
     name: str = "data"
+    found: int | None = field(default=None, init=False)
     _streams: dict[tuple[int, ...], Stream] = field(default_factory=dict, repr=False)
     _restored: dict[tuple[int, ...], StreamState] = field(default_factory=dict, repr=False)
 
@@ -132,17 +134,19 @@ class IterableSamples(FirstBatch):
 
         If the data set ends before, the batches have fewer samples: no sample is evaluated twice.
         """
-        left = Stream(self.source, 0, 1, self.name).first_pass()
+        left, found = Stream(self.source, 0, 1, self.name).first_pass(), 0
         for begin in range(0, self.samples, rows):
             with seeded((begin,)), read_only_arrays(), self._named(begin):
                 samples = list(islice(left, min(rows, self.samples - begin)))
                 if not samples and not begin:
                     raise DataError(f"the data set {self.name!r} is empty")
                 if not samples:
-                    return
+                    break
+                found += len(samples)
                 made = collated(samples, self.collate, self.name, range(begin, begin + len(samples)))
             check_finite(made, self.name, range(begin, begin + len(samples)))
             yield made
+        self.found = found
 
     @contextmanager
     def _named(self, first: int) -> Iterator[None]:

@@ -72,7 +72,11 @@ def lazy_dataset(source: Any, reading: Mapping[str, Any]) -> SampleDataset | Ite
         )
     if not is_iterable(source):
         return SampleDataset(source, labels=reading.get("labels"), groups=reading.get("groups"), name=name)
-    return IterableSamples(source, len(source) if hasattr(source, "__len__") else counted(source, name), name=name)
+    if hasattr(source, "__len__"):
+        return IterableSamples(source, len(source), name=name)
+    made = IterableSamples(source, counted(source, name), name=name)
+    made.found = made.samples
+    return made
 
 
 def divisible_dataset(source: Any, reading: Mapping[str, Any]) -> SampleDataset:

@@ -47,10 +47,12 @@ class Loading:
 
         Raises
         ------
-        ConfigurationError : an option is unknown or cannot be used.
+        ConfigurationError : it is no table, or an option is unknown or cannot be used.
         """
         if isinstance(given, Loading):
             return given
+        if not isinstance(given, Mapping | None):
+            raise ConfigurationError(f"loader is a table such as {{workers = 2, ahead = 4}}, not {given!r}")
         table = dict(given or {})
         if unknown := set(table) - {"workers", "ahead"}:
             raise ConfigurationError(f"loader has no option {min(unknown)!r}; its options: workers, ahead")

@@ -27,6 +27,8 @@ from chimera.models.step import Step
 Outputs: TypeAlias = int | Callable[[], int]
 """The number of classes or target columns; or a function, if counting takes long, that is called for models that need it."""
 
+LabelValues: TypeAlias = tuple[str | int | bool, ...] | None
+
 _METHODS = ("parameters", "load", "gradient", "evaluate", "predict", "buffers", "load_buffers")
 ADAPTER_OPTIONS = ("loss", "metrics", "buffers", "step")
 
@@ -41,6 +43,7 @@ def build_model(
     seed: int,
     counts: NDArray[np.int64] | None = None,
     check_default_loss: Callable[[], None] | None = None,
+    label_values: LabelValues = None,
 ) -> Model:
     """Return the model ``name`` for a data set.
 
@@ -52,7 +55,7 @@ def build_model(
     input_shape, outputs, task, seed, counts : passed to a factory that has parameters of these names, unless the user set
         them. ``outputs`` is the number of classes or target columns; ``counts`` is the number of samples of each class, if
         known. A factory that does not always need the outputs has a parameter ``count_outputs``, a function that returns them.
-    check_default_loss : see `as_model`.
+    check_default_loss, label_values : see `as_model`.
 
     Raises
     ------
@@ -77,6 +80,7 @@ def build_model(
             single_logit=adapter_options.get("loss") in INDICATOR_LOSSES,
         )  # fmt: skip
     about: dict[str, Any] = {"task": task, "outputs": outputs, "input_shape": input_shape, "seed": seed}
+    about["label_values"] = label_values
     return as_model(thing, check_default_loss=check_default_loss, **about, **adapter_options)
 
 
@@ -92,12 +96,14 @@ def as_model(
     step: str | Step | None = None,
     seed: int = 0,
     check_default_loss: Callable[[], None] | None = None,
+    label_values: LabelValues = None,
 ) -> Model:
     """Return a `Model` for a torch module, a scikit-learn estimator, a `Model`, or a class or function that returns one.
 
     A class or function is called under ``seed``, with those of ``input_shape``, ``outputs``, ``task`` and ``seed`` that it has
     parameters for. ``loss``, ``metrics``, ``buffers`` and ``step`` are as in `TorchModel`; their defaults depend on the task.
-    ``check_default_loss`` raises if the default loss for values does not fit the targets.
+    ``check_default_loss`` raises if the default loss for values does not fit the targets. ``label_values`` are the labels of
+    the class indices, which become ``classes_`` of an estimator.
 
     Raises
     ------
@@ -116,7 +122,7 @@ def as_model(
     given = {"loss": loss, "metrics": metrics, "buffers": buffers, "step": step}
     if _is_estimator(thing):
         _refuse(given, ("loss", "buffers", "step"), f"{what} is a scikit-learn estimator: set its own parameters")
-        return _estimator_model(thing, task, outputs, input_shape, metrics, seed)
+        return _estimator_model(thing, task, outputs, input_shape, metrics, seed, label_values)
     if _is_model(thing):
         _refuse(given, ("loss", "metrics", "buffers", "step"), f"{what} is a complete model: set it where that is made")
         if hasattr(thing, "fit_task"):
@@ -150,7 +156,13 @@ def _torch_model(
 
 
 def _estimator_model(
-    estimator: Any, task: Task, outputs: Outputs, input_shape: tuple[int, ...], metrics: Metrics | None, seed: int
+    estimator: Any,
+    task: Task,
+    outputs: Outputs,
+    input_shape: tuple[int, ...],
+    metrics: Metrics | None,
+    seed: int,
+    labels: LabelValues,
 ) -> SklearnModel:
     count = _count(outputs)
     if (meant := estimator_task(estimator)) != task:
@@ -158,7 +170,8 @@ def _estimator_model(
     if task == "regression" and count != 1:
         raise ConfigurationError(f"{type(estimator).__name__} has one target, the data have {count}")
     classes = np.arange(count) if task == "classification" else None
-    return SklearnModel(estimator, classes=classes, n_features=math.prod(input_shape), metrics=metrics, seed=seed)
+    features = math.prod(input_shape)
+    return SklearnModel(estimator, classes=classes, labels=labels, n_features=features, metrics=metrics, seed=seed)
 
 
 def _refuse(given: Mapping[str, Any], names: tuple[str, ...], reason: str) -> None:

@@ -20,7 +20,17 @@ from chimera.models.module_buffers import check_rows
 from chimera.models.step import DefaultStep, Outcome, Step, outcome_of, outputs_in, outputs_of
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
+
+
+def check_forward(module: nn.Module) -> None:
+    """Raise ConfigurationError if a module has no method ``forward``, as lists of modules, which only a step can run."""
+    from torch import nn
+
+    if type(module).forward is nn.Module.forward and "forward" not in vars(module):
+        raise ConfigurationError(
+            f"{type(module).__name__} has no method forward: define forward(self, inputs), or give a step, see TorchModel"
+        )
 
 
 class ForwardPass:

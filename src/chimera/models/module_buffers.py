@@ -12,11 +12,31 @@ from chimera.core.parameters import Flat
 if TYPE_CHECKING:
     from torch import nn
 
+_LIBRARIES = ("torch", "torchvision", "transformers", "peft")
+
 
 def buffer_names(module: nn.Module) -> list[str]:
     """Return the names of the buffers that are part of the module's state, each buffer once."""
     persistent = module.state_dict()
     return [name for name, _ in module.named_buffers() if name in persistent]
+
+
+def left_out(module: nn.Module) -> list[str]:
+    """Return the names of the buffers of numbers that are not part of the state of a user's own modules, each buffer once.
+
+    Modules of libraries compute such buffers from their options, such as the frequencies of rotary embeddings.
+    """
+    import torch
+
+    known, own = set(buffer_names(module)), set[int]()
+    for part in module.modules():
+        if type(part).__module__.partition(".")[0] not in _LIBRARIES:
+            own |= {id(buffer) for buffer in part.buffers(recurse=False)}
+    return [
+        name
+        for name, buffer in module.named_buffers()
+        if name not in known and id(buffer) in own and buffer.dtype != torch.bool
+    ]
 
 
 def pack_buffers(module: nn.Module, names: list[str]) -> Flat:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Literal, NamedTuple
 
 from chimera.core.errors import ConfigurationError
@@ -76,6 +77,20 @@ def check_not_partial(optimizer: Any, module: Any) -> None:
         trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
         if len(_missing(optimizer, module)) < len(trainable):
             check_complete(optimizer, module, f"the optimizer {type(optimizer).__name__}")
+
+
+def warn_of_state(optimizer: Any) -> None:
+    """Warn if an instance of an optimizer has taken steps: a run uses its class and options, and starts without its state."""
+    for state in getattr(optimizer, "state", {}).values():
+        stepped = {name: value for name, value in state.items() if value is not None}
+        if stepped and float(stepped.pop("step", 1)) > 0:
+            held = f", such as {next(iter(stepped))!r}," if stepped else ""
+            warnings.warn(
+                f"the optimizer {type(optimizer).__name__} has taken steps, but a run uses its class and options only: its "
+                f"state{held} is not used",
+                stacklevel=3,
+            )
+            return
 
 
 def _missing(optimizer: Any, module: Any) -> list[str]:

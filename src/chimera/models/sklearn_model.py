@@ -49,6 +49,8 @@ class SklearnModel(MergedEvaluation):
     ----------
     estimator : the estimator, trained in place. If its ``random_state`` is None, it is set to ``seed``.
     classes : all labels, sorted; required for a classifier that is not fitted. Targets and predictions are these labels.
+    labels : labels of the estimator, sorted, where targets and predictions of the model are indices of classes. The estimator
+        learns and predicts these labels, unless it is fitted with others.
     n_features : required for an estimator that is not fitted.
     metrics : as in `TorchModel`; by default ``accuracy``, or ``mse`` and ``r2``.
     memory : allocates the two vectors.
@@ -67,6 +69,7 @@ class SklearnModel(MergedEvaluation):
         estimator: Any,
         *,
         classes: ArrayLike | None = None,
+        labels: ArrayLike | None = None,
         n_features: int | None = None,
         metrics: Metrics | None = None,
         memory: Memory = call.empty,
@@ -78,10 +81,14 @@ class SklearnModel(MergedEvaluation):
         if "random_state" in parameters and parameters["random_state"] is None:
             estimator.set_params(random_state=seed)
         if getattr(estimator, "coef_", None) is None:
+            classes = classes if labels is None else labels
             rows = 1 if classes is None or np.size(classes) == 2 else np.size(classes)  # two classes share one row
             count_parameters(rows * (n_features or 0))
             start_at_zero(estimator, self.task, classes, n_features)
-        self._classes = np.asarray(estimator.classes_) if self.task == "classification" else None
+        self._labels = np.asarray(estimator.classes_) if self.task == "classification" else None
+        known = None if self._labels is None or labels is None else self._labels.tolist()
+        self._indexed = known is not None and known == np.asarray(labels).tolist()
+        self._classes = np.arange(len(known or ())) if self._indexed else self._labels
         shapes = (np.shape(estimator.coef_), np.shape(np.atleast_1d(estimator.intercept_)))
         self.layout = Layout(("coef_", "intercept_"), shapes)
         self.exact = has_exact_gradient(estimator)
@@ -89,7 +96,7 @@ class SklearnModel(MergedEvaluation):
         self._loss = loss_of(estimator, self.task)
         self._penalty = penalty_of(parameters)
         self._fit_intercept = bool(parameters.get("fit_intercept", True))
-        self._sample_weights = class_weights_of(parameters.get("class_weight"), self._classes)
+        self._sample_weights = class_weights_of(parameters.get("class_weight"), self._labels)
         default = ("accuracy",) if self.task == "classification" else ("mse", "r2")
         self._metrics = metrics_of_targets(default if metrics is None else metrics)
         self._memory = memory
@@ -160,6 +167,8 @@ class SklearnModel(MergedEvaluation):
 
     def _partial_fit(self, rows: NDArray[Any], targets: NDArray[Any]) -> Flat:
         estimator, before = self.estimator, self._weights
+        if self._indexed and self._labels is not None:
+            targets = self._labels[targets]
         estimator.coef_ = self._coef.astype(self._own_dtype)
         estimator.intercept_ = self._intercept.astype(self._own_dtype)
         try:

@@ -20,7 +20,7 @@ from chimera.models.buffers import BUFFER_POLICIES
 from chimera.models.compute import Compute, enable_checkpointing
 from chimera.models.device_view import DeviceView
 from chimera.models.flat_module import FlatModule, Memory
-from chimera.models.forward import ForwardPass
+from chimera.models.forward import ForwardPass, check_forward
 from chimera.models.frozen_parameters import frozen_digest
 from chimera.models.instantiation import module_of
 from chimera.models.lightning.hooks import is_lightning
@@ -28,7 +28,7 @@ from chimera.models.lightning.step import LightningStep
 from chimera.models.losses import Loss, LossFunction, make_loss
 from chimera.models.metrics import Metrics, metric_factories
 from chimera.models.model import Task
-from chimera.models.module_buffers import batch_norm_parameters, buffer_names, pack_buffers, unpack_buffers
+from chimera.models.module_buffers import batch_norm_parameters, buffer_names, left_out, pack_buffers, unpack_buffers
 from chimera.models.own_optimizer import OwnOptimizer, Position, RunLength
 from chimera.models.step import Step
 from chimera.models.torch_evaluation import TorchEvaluation
@@ -64,7 +64,8 @@ class TorchModel(TorchEvaluation):
         output, or the value.
     integer_inputs : whether integer inputs become int64 (indices of an embedding) instead of float32; by default, whether the
         module has an embedding.
-    buffers : policy that merges the buffers of workers: ``average`` (default), ``first`` or ``none``.
+    buffers : policy that merges the buffers of workers: ``average`` (default), ``first`` or ``none``. Buffers with
+        ``persistent=False`` stay with each worker: a run neither averages nor returns them, and names them at its start.
     evaluate_rows : rows in a batch of `evaluate` and `predict`; default 512.
     memory : allocates the two vectors; by default in memory that the engine's collectives access without a copy.
     share_frozen : whether the workers of a machine share the frozen parameters, which saves memory. The module must not write
@@ -74,7 +75,8 @@ class TorchModel(TorchEvaluation):
 
     Raises
     ------
-    ConfigurationError : an unknown name, a factory that raises, parameters that are not float32 on the CPU.
+    ConfigurationError : an unknown name, a factory that raises, parameters that are not float32 on the CPU; or neither the
+        module has a ``forward`` nor a ``step`` is given.
     """
 
     def __init__(
@@ -105,6 +107,8 @@ class TorchModel(TorchEvaluation):
         if step is None and is_lightning(module):
             step = LightningStep(module)
         self._flat = FlatModule(module, memory, share_frozen=share_frozen)
+        if step is None:
+            check_forward(module)
         self._pass = ForwardPass(self._flat, made, step, target_transform, integer_inputs=integer_inputs)
         self._backward = BackwardPass(self._flat, self._pass)
         self._buffer_names = buffer_names(module)
@@ -152,7 +156,10 @@ class TorchModel(TorchEvaluation):
     @property
     def notice(self) -> str | None:
         """A line that names the parts of the module that a run does not use; None if it uses all."""
-        return getattr(self._pass.step, "notice", None)
+        lines = [getattr(self._pass.step, "notice", None)]
+        if names := left_out(self.module):
+            lines.append(f"persistent=False, so neither averaged over the workers nor returned: {', '.join(names)}")
+        return " · ".join(filter(None, lines)) or None
 
     def own_optimizer(self, length: RunLength) -> OwnOptimizer | None:
         """Return the optimizer that the module brings, for a run of this length; None if it brings none.

@@ -20,10 +20,12 @@ def named(plugin: Named) -> tuple[str, dict[str, Any]]:
 
     Raises
     ------
-    ConfigurationError : the mapping has no name.
+    ConfigurationError : it is neither a name nor a mapping, or the mapping has no name.
     """
     if isinstance(plugin, str):
         return plugin, {}
+    if not isinstance(plugin, Mapping):
+        raise ConfigurationError(f"{plugin!r} is neither a name nor a table")
     options = dict(plugin)
     if not isinstance(name := options.pop("name", None), str):
         raise ConfigurationError(f"a table with the keys {', '.join(map(repr, plugin)) or 'none'} needs a 'name'")

@@ -10,10 +10,11 @@ from chimera.core.engine import Engine
 from chimera.data.partition import Partitioner
 from chimera.engines.mpi_launch import enter
 from chimera.models.compute import Precision
-from chimera.models.own_optimizer import check_not_partial
+from chimera.models.own_optimizer import check_not_partial, warn_of_state
 from chimera.strategies.strategy import Strategy
 from chimera.training.artifacts.folder import RunFolder
 from chimera.training.artifacts.result import Run
+from chimera.training.experiment.arguments import checked_scalars
 from chimera.training.experiment.resolve import mapping_as_data
 from chimera.training.experiment.resources import GivenResources
 from chimera.training.experiment.settings import Settings
@@ -21,7 +22,7 @@ from chimera.training.fault_tolerance.settings import OnWorkerLoss
 from chimera.training.inspection import Inspection, inspect_data
 from chimera.training.plugin import Named, label
 from chimera.training.privacy.settings import Privacy
-from chimera.training.progress.callback import Callback
+from chimera.training.progress.callback import Callback, checked_callbacks
 from chimera.training.progress.metric_monitor import Keep
 from chimera.training.run.execution import Execution
 
@@ -49,10 +50,11 @@ class Trainer:
         then the mean over ``accumulate * batch_size`` samples.
     precision, activation_checkpointing, compile : how torch models compute, see `chimera.models.compute.Compute`.
     optimizer : any optimizer of `torch.optim` or your own. It is given as a name, a mapping with options and a ``schedule`` of
-        the learning rate (see `Schedule`), a class, a `functools.partial` of a class, or an instance (see `optimizer_table`).
-        It turns gradients into steps: on workers if they take local steps or there are no servers, else on servers. Default:
-        the optimizer of the model, if it is a ``LightningModule``; else ``adam`` with learning rate 1e-3, or the strategy's
-        default (see `Strategy.default_optimizer`). A mapping without a name changes options of the default.
+        the learning rate (see `Schedule`), a class, a `functools.partial` of a class, or an instance (see `optimizer_table`),
+        whose class and options are used, but not its state. It turns gradients into steps: on workers if they take local steps
+        or there are no servers, else on servers. Default: the optimizer of the model, if it is a ``LightningModule``; else
+        ``adam`` with learning rate 1e-3, or the strategy's default (see `Strategy.default_optimizer`). A mapping without a name
+        changes options of the default.
     max_gradient_norm : largest Euclidean norm of a gradient. Longer gradients are scaled to this norm before the optimizer
         steps: the mean gradient of all workers, or the gradient of a worker that takes local steps. Default: no limit.
     epochs, rounds, max_seconds, max_bytes, target : when the run stops, see `Budget`; by default after one epoch.
@@ -156,54 +158,55 @@ class Trainer:
         progress: bool = True,
     ) -> None:
         enter(engine)  # under mpiexec, only rank 0 continues
-        settings = Settings.of(
-            {
-                "strategy": strategy,
-                "codec": codec,
-                "partition": partition,
-                "workers": workers,
-                "batch_size": batch_size,
-                "loader": loader,
-                "accumulate": accumulate,
-                "precision": precision,
-                "activation_checkpointing": activation_checkpointing,
-                "compile": compile,
-                "optimizer": optimizer,
-                "max_gradient_norm": max_gradient_norm,
-                "epochs": epochs,
-                "rounds": rounds,
-                "max_seconds": max_seconds,
-                "max_bytes": max_bytes,
-                "target": target,
-                "patience": patience,
-                "monitor": monitor,
-                "keep": keep,
-                "evaluate_clients": evaluate_clients,
-                "test_per_client": test_per_client,
-                "evaluate_every": evaluate_every,
-                "log_every": log_every,
-                "checkpoint_every": checkpoint_every,
-                "checkpoint_seconds": checkpoint_seconds,
-                "min_workers": min_workers,
-                "max_workers": max_workers,
-                "on_worker_loss": on_worker_loss,
-                "max_restarts": max_restarts,
-                "worker_timeout_s": worker_timeout_s,
-                "snapshot_every": snapshot_every,
-                "faults": faults,
-                "worker_resources": worker_resources,
-                "server_resources": server_resources,
-                "peak_flops": peak_flops,
-                "privacy": privacy,
-                "seed": seed,
-                "track": list(track),
-            }
-        )
+        given = {
+            "strategy": strategy,
+            "codec": codec,
+            "partition": partition,
+            "workers": workers,
+            "batch_size": batch_size,
+            "loader": loader,
+            "accumulate": accumulate,
+            "precision": precision,
+            "activation_checkpointing": activation_checkpointing,
+            "compile": compile,
+            "optimizer": optimizer,
+            "max_gradient_norm": max_gradient_norm,
+            "epochs": epochs,
+            "rounds": rounds,
+            "max_seconds": max_seconds,
+            "max_bytes": max_bytes,
+            "target": target,
+            "patience": patience,
+            "monitor": monitor,
+            "keep": keep,
+            "evaluate_clients": evaluate_clients,
+            "test_per_client": test_per_client,
+            "evaluate_every": evaluate_every,
+            "log_every": log_every,
+            "checkpoint_every": checkpoint_every,
+            "checkpoint_seconds": checkpoint_seconds,
+            "min_workers": min_workers,
+            "max_workers": max_workers,
+            "on_worker_loss": on_worker_loss,
+            "max_restarts": max_restarts,
+            "worker_timeout_s": worker_timeout_s,
+            "snapshot_every": snapshot_every,
+            "faults": faults,
+            "worker_resources": worker_resources,
+            "server_resources": server_resources,
+            "peak_flops": peak_flops,
+            "privacy": privacy,
+            "seed": seed,
+            "track": track,
+        }
+        settings = Settings.of(checked_scalars(given))
+        checked_scalars({"name": name, "progress": progress})
         check_not_partial(optimizer, getattr(model, "module", model))
+        warn_of_state(optimizer)
         data = mapping_as_data(data)
         folder = RunFolder.choose(out, name or f"{label(model)}-{label(data)}", resume=resume)
         self._execution = Execution(settings, folder, model=model, data=data, engine=engine)
-        self.callbacks, self.progress = list(callbacks), progress
+        self.callbacks, self.progress = checked_callbacks(callbacks), progress
 
     @property
     def title(self) -> str:

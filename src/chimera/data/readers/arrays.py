@@ -168,6 +168,25 @@ def class_indices(
     return np.array([known[text] for text in texts], np.int64)[places], names
 
 
+def label_values(array: NDArray[Any], names: tuple[str, ...] | None) -> tuple[str | int | bool, ...] | None:
+    """Return the label of each class in the type of the targets ``array``; None if the targets are class indices or values.
+
+    They are also None if they are not in sorted order, as after a choice of ``classes``: scikit-learn sorts the labels of an
+    estimator.
+    """
+    if names is None:
+        return None
+    values: tuple[str | int | bool, ...] = names
+    if array.dtype.kind == "b":
+        values = tuple(name == "True" for name in names)
+    elif array.dtype.kind not in "US":
+        try:
+            values = tuple(map(int, names))
+        except ValueError:  # the user named the indices, or the labels are fractions
+            return None
+    return values if values != tuple(range(len(names))) and list(values) == sorted(set(values)) else None
+
+
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:10]) + (f", ... ({len(names)} in all)" if len(names) > 10 else "")
 

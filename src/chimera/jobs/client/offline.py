@@ -25,12 +25,17 @@ class OfflineJobs:
 
     Raises
     ------
-    ConfigurationError : the cluster never had a job.
+    ConfigurationError : the cluster never had a job, or its store is empty.
     """
 
     def __init__(self, folder: ClusterFolder) -> None:
         if not folder.store.is_file():
             raise ConfigurationError(f"there are no jobs in {folder.path}: {folder.up!r} starts a cluster there")
+        if not folder.store.stat().st_size:
+            raise ConfigurationError(
+                f"the store of jobs {folder.store} is empty, so it is damaged: put back a copy of it, or remove it to begin "
+                "without its jobs"
+            )
         self._folder = folder
 
     def jobs(self) -> list[dict[str, Any]]:

@@ -72,8 +72,8 @@ class RunFolder:
 
         Raises
         ------
-        ConfigurationError : ``out`` contains a run, and ``resume`` is not set; it is a URL that cannot be used; or ``resume``
-            is neither True nor False.
+        ConfigurationError : ``out`` contains a run, and ``resume`` is not set; it is no path, or a URL that cannot be
+            used; or ``resume`` is neither True nor False.
         StoreError : the object store cannot be read.
         """
         if resume not in (True, False):
@@ -81,6 +81,8 @@ class RunFolder:
                 f"resume must be True or False, not {resume!r}: give the folder of the run as out, such as "
                 f"out={str(resume)!r}, resume=True"
             )
+        if not isinstance(out, str | os.PathLike | None):
+            raise ConfigurationError(f"out must be the path of a folder or a URL, not {out!r}")
         if out is not None:
             path = folder_of(out)
             if path is None:

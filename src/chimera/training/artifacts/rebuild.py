@@ -113,6 +113,7 @@ class RunSource:
                     outputs=self._unknown if signature is None else signature.outputs,
                     task="classification" if signature is None else signature.task,
                     seed=0,
+                    label_values=None if signature is None else signature.label_values,
                 )
         load_weights(model, weights)
         return model

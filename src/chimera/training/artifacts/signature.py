@@ -34,6 +34,7 @@ class Signature(msgspec.Struct, frozen=True):
     input_scaling, target_scaling : mean and standard deviation of each feature, as nested lists; None if not standardized.
     nested : whether the inputs are a nesting of arrays, such as a mapping. ``input_shape`` is then the shape of the first
         array.
+    label_values : see `Dataset`.
     """
 
     task: Task
@@ -45,10 +46,13 @@ class Signature(msgspec.Struct, frozen=True):
     input_scaling: tuple[Any, Any] | None
     target_scaling: tuple[Any, Any] | None
     nested: bool = False
+    label_values: tuple[bool | int | str, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.outputs < 1 or any(length < 1 for length in self.input_shape):
             raise ValueError(f"{self.outputs} outputs or inputs of shape {self.input_shape} are invalid")
+        if self.label_values is not None and len(self.label_values) != self.outputs:
+            raise ValueError(f"{len(self.label_values)} labels for {self.outputs} outputs are invalid")
         _scaling(self.input_scaling), _scaling(self.target_scaling)  # raises ValueError if they are not numbers
 
     @classmethod
@@ -70,6 +74,7 @@ class Signature(msgspec.Struct, frozen=True):
             input_scaling=_lists(data.input_scaling),
             target_scaling=_lists(data.target_scaling),
             nested=nested,
+            label_values=getattr(data, "label_values", None),
         )
 
     @classmethod

@@ -6,25 +6,21 @@ whose signature is the only list of them.
 
 from __future__ import annotations
 
-import functools
-import inspect
 import re
 import tomllib
-import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
-import numpy as np
 
 from chimera.core.errors import ConfigurationError, did_you_mean
 from chimera.core.safe_path import MAX_SETTINGS_BYTES
 from chimera.core.toml import read_toml
 from chimera.core.validation_message import validation_message
+from chimera.training.experiment.arguments import arguments, converted, hint_of
 from chimera.training.experiment.overrides import full_path, place, read_value
 from chimera.training.experiment.paths import anchored
 from chimera.training.experiment.toml import dump_toml
@@ -170,7 +166,7 @@ class Experiment:
             complete["engine"] = {k: v for k, v in complete["engine"].items() if not _is_secret(k, v)}
         complete["train"] = {
             key: self.tables["train"].get(key, p.default)
-            for key, p in _arguments().items()
+            for key, p in arguments().items()
             if key not in (*PLUGINS, *_ONLY_IN_CODE) and self.tables["train"].get(key, p.default) is not None
         }
         empty = [
@@ -212,20 +208,19 @@ class Experiment:
     def _train(self, table: Any) -> dict[str, Any]:
         if not isinstance(table, Mapping):
             raise ConfigurationError(f"{self.source}: train = {table!r} is not a table")
-        allowed = {key: p for key, p in _arguments().items() if key not in (*PLUGINS, *_ONLY_IN_CODE)}
+        allowed = {key: p for key, p in arguments().items() if key not in (*PLUGINS, *_ONLY_IN_CODE)}
         checked = {}
         for key, value in table.items():
             if key not in allowed:
                 guess = did_you_mean(key, allowed)
                 raise ConfigurationError(f"{self.source}: [train] has no key {key!r}{guess} keys: {', '.join(allowed)}")
-            hint = _hint(allowed[key].annotation)
             try:
-                checked[key] = msgspec.convert(_plain(value), hint)
+                checked[key] = converted(key, value)
             except msgspec.ValidationError as error:
                 if not isinstance(value, _IN_A_FILE):
                     checked[key] = value  # an object from Python: Trainer checks it
                     continue
-                message = validation_message(error, hint)
+                message = validation_message(error, hint_of(key))
                 raise ConfigurationError(
                     f"{self.source}: [train] {key} = {value!r} cannot be used: {message}"
                 ) from None
@@ -234,34 +229,8 @@ class Experiment:
         return checked
 
 
-@functools.cache
-def _arguments() -> Mapping[str, inspect.Parameter]:
-    from chimera.training.trainer import Trainer
-
-    return inspect.signature(Trainer).parameters
-
-
-def _hint(annotation: Any) -> Any:
-    if not isinstance(annotation, str):
-        return Any if annotation is inspect.Parameter.empty else annotation
-    from chimera.training import trainer
-
-    try:  # one annotation at a time: get_type_hints fails as a whole if one name is imported for type checkers only
-        holder = SimpleNamespace(__annotations__={"it": annotation})
-        return typing.get_type_hints(holder, vars(trainer), include_extras=True)["it"]
-    except NameError:
-        return Any
-
-
-def _plain(value: Any) -> Any:
-    """Return ``value`` with NumPy scalars replaced by Python numbers."""
-    if isinstance(value, Mapping):
-        return {key: _plain(part) for key, part in value.items()}
-    return value.item() if isinstance(value, np.generic) else value
-
-
 def _no_table(name: str) -> str:
-    if name in _arguments() and name not in _ONLY_IN_CODE:
+    if name in arguments() and name not in _ONLY_IN_CODE:
         return f"{name!r} belongs to the table [train]: train.{name}"
     return f"there is no table [{name}]{did_you_mean(name, TABLES)} tables: {', '.join(TABLES)}"
 
@@ -284,7 +253,7 @@ def _default(table: str, tables: Mapping[str, Any]) -> Any:
     """Return a table; if it is not set, the default of `Trainer`."""
     if table in tables or table == "train":
         return tables.get(table, {})
-    default = _arguments()[table].default
+    default = arguments()[table].default
     return {"name": default} if isinstance(default, str) else {}
 
 

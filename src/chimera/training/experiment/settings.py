@@ -159,6 +159,7 @@ class Settings:
                 "optimizer": given if isinstance(given, str) else optimizer,
                 "epochs": budget.epochs,
                 "faults": faults,
+                "track": list(options["track"]),
                 "worker_resources": resources_table(options["worker_resources"]),
                 "server_resources": resources_table(options["server_resources"]),
                 "privacy": asdict(privacy) if privacy else None,

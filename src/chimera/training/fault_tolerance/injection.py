@@ -173,8 +173,11 @@ def as_sentences(faults: Iterable[Any], workers: int) -> list[str]:
 
     Raises
     ------
-    ConfigurationError : a fault cannot be parsed, or names a worker that a run with ``workers`` workers does not have.
+    ConfigurationError : it is no list, a fault cannot be parsed, or it names a worker that a run with ``workers`` workers does
+        not have.
     """
+    if not isinstance(faults, Iterable):
+        raise ConfigurationError(f"faults is a list of sentences, not {faults!r}: {_EXAMPLE}")
     read = [Fault.read(given) for given in ([faults] if isinstance(faults, str) else faults)]
     for fault in read:
         kind, _, number = fault.actor.partition(" ")

@@ -6,6 +6,8 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
+from typing import Any
 
 from chimera.core.errors import ConfigurationError, did_you_mean
 
@@ -65,7 +67,14 @@ class Budget:
                 raise ConfigurationError(f"{name} must be above 0, not {value}")
         if all(getattr(self, name) is None for name in ("epochs", "rounds", "max_seconds", "max_bytes")):
             raise ConfigurationError("the run has no limit: set epochs, rounds, max_seconds or max_bytes")
-        for name, value in (self.target or {}).items():
+        if not isinstance(self.target, Mapping | None):
+            raise ConfigurationError(
+                f"target is a table of metrics and values, such as {{accuracy = 0.95}}, not {self.target!r}"
+            )
+        targets: Mapping[str, Any] = self.target or {}
+        for name, value in targets.items():
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise ConfigurationError(f"the target {name!r} is {value!r}: it must be a number")
             if math.isnan(value):
                 raise ConfigurationError(f"the target {name!r} is {value}: no metric can reach it")
 

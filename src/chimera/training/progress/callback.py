@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from chimera.core.errors import RunError
+from chimera.core.errors import ConfigurationError, RunError
 
 if TYPE_CHECKING:
     from chimera.models.model import Model
@@ -92,6 +92,25 @@ class Callback:
 
     def on_end(self, run: Run) -> None:
         """Called when the run is over and its files are written."""
+
+
+def checked_callbacks(given: Any) -> list[Callback]:
+    """Return the callbacks of a user's list.
+
+    Raises
+    ------
+    ConfigurationError : it is not a list, or an element of it lacks hooks.
+    """
+    if isinstance(given, str | Mapping | type) or not isinstance(given, Iterable):
+        raise ConfigurationError(f"callbacks is a list: write callbacks=[...] with objects, not {given!r}")
+    hooks = [name for name in vars(Callback) if name.startswith("on_")]
+    callbacks = list(given)
+    for each in callbacks:
+        if isinstance(each, type) or not all(callable(getattr(each, hook, None)) for hook in hooks):
+            raise ConfigurationError(
+                f"{each!r} is not a callback: give an object of a class derived from chimera.Callback"
+            )
+    return callbacks
 
 
 def notify(callbacks: Iterable[Callback], hook: str, *args: Any) -> None:

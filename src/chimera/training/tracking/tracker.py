@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,8 @@ def trackers_of(given: Sequence[Any]) -> dict[str, Tracker]:
     """
     if isinstance(given, str):
         raise ConfigurationError(f'track is a list: write track = ["{given}"]')
+    if isinstance(given, Mapping) or not isinstance(given, Iterable):
+        raise ConfigurationError(f"track is a list of names and tables, not {given!r}")
     found: dict[str, Tracker] = {}
     for each in given:
         name, options = named(each)
