@@ -182,3 +182,22 @@ def test_a_folder_has_one_kind_of_cluster(without_slurm: Path, tmp_path: Path) -
     (tmp_path / "other" / "token").touch()
     with pytest.raises(ValueError, match="is the folder of a cluster with its own workers"):
         SlurmFolder(tmp_path / "other").create()
+
+
+@pytest.mark.parametrize("name", ["record.json", "submission.json"])
+def test_a_damaged_file_of_a_job_does_not_hide_the_others(name: str, without_slurm: Path) -> None:
+    home = SlurmFolder(without_slurm).new_job()
+    home.write_submission(Submission(name="second", user="ada", experiment="[train]"))
+    home.write_record(Record(slurm="8", limits=LIMITS, submitted_s=2.0, since_s=2.0))
+    damaged = without_slurm / "jobs" / "1" / name
+    content = damaged.read_bytes()
+    for size in (0, 1, len(content) - 1):
+        damaged.write_bytes(content[:size])
+        listed = CliRunner().invoke(app, ["jobs", "--json", "--folder", str(without_slurm)])
+        assert listed.exit_code == 0, listed.output
+        first, second = msgspec.json.decode(listed.stdout)
+        assert (second["name"], second["state"]) == ("second", "queued")
+        assert (first["job"], first["state"]) == ("1", "failed")
+        assert first["reason"].startswith(f"job 1: {damaged} is damaged (")
+        fetched = CliRunner().invoke(app, ["fetch", "1", "--folder", str(without_slurm)])
+        assert (fetched.exit_code, fetched.stdout, fetched.stderr) == (2, "", f"error: {first['reason']}\n")

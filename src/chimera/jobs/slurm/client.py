@@ -20,7 +20,7 @@ from chimera.jobs.files.tar import MAX_BYTES
 from chimera.jobs.slurm import commands
 from chimera.jobs.slurm.folder import Record, SlurmFolder, SlurmJobFolder, copy_files, resolved, write_experiment
 from chimera.jobs.slurm.options import SlurmOptions
-from chimera.jobs.slurm.rows import PATIENCE_S, POLL_S, QUEUE_S, Queue, ask, record_end, row_of_job
+from chimera.jobs.slurm.rows import PATIENCE_S, POLL_S, QUEUE_S, Queue, ask, record_end, row_in_list, row_of_job
 from chimera.jobs.slurm.script import job_script, launch_of, options_in
 from chimera.jobs.slurm.states import Found, has_ended
 from chimera.jobs.slurm.updates import RunLimits, RunUpdates
@@ -88,7 +88,7 @@ class SlurmClient:
     def jobs(self) -> list[dict[str, Any]]:
         """Return a row for each job."""
         queue = ask()
-        return [row_of_job(self._folder.job(job), queue) for job in self._folder.jobs()]
+        return [row_in_list(self._folder.job(job), queue) for job in self._folder.jobs()]
 
     def job(self, job: str) -> dict[str, Any]:
         """Return the row of a job."""

@@ -8,11 +8,12 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from chimera.core.errors import ConfigurationError
+from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.private import FOLDER, make_folder, write
 from chimera.jobs.cluster.folder import JobFolder
 from chimera.jobs.files.bundle import EXPERIMENT
@@ -30,6 +31,8 @@ _NUMBER = re.compile("[1-9][0-9]{0,17}", re.ASCII)
 _ERROR_BYTES = 1 << 16
 _ERROR_LENGTH = 500
 _PART = 1 << 20
+
+T = TypeVar("T")
 
 
 class Ended(Struct, frozen=True):
@@ -77,12 +80,27 @@ class SlurmJobFolder(JobFolder):
         return read_attempts(self.path / "attempts")
 
     def submission(self) -> Submission:
-        """Return the submission."""
-        return msgspec.json.decode((self.path / "submission.json").read_bytes(), type=Submission)
+        """Return the submission; raises as `record` does."""
+        return self._read("submission.json", Submission)
 
     def record(self) -> Record:
-        """Return the record."""
-        return msgspec.json.decode((self.path / "record.json").read_bytes(), type=Record)
+        """Return the record.
+
+        Raises
+        ------
+        DataError : the file is damaged.
+        """
+        return self._read("record.json", Record)
+
+    def _read(self, name: str, kind: type[T]) -> T:
+        path = self.path / name
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=kind)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise DataError(
+                f"job {self.path.name}: {path} is damaged ({error}), so the state of the job is not known: 'squeue --me' shows "
+                f"whether Slurm runs it, and the files of its run are in {self.run}"
+            ) from error
 
     def write_record(self, record: Record) -> None:
         """Write the record atomically."""
