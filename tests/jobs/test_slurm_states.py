@@ -20,8 +20,9 @@ from chimera.jobs.store.states import State
 from chimera.training.progress.callback import Event, Progress
 
 LIMITS = RunLimits({"rounds": 10})
-STARTED, RETURNED, FAILED = (
-    Attempts(1, Mark(kind, "7", 5.0, value)) for kind, value in (("start", "n1"), ("end", "0"), ("end", "2"))
+STARTED, RETURNED, FAILED, KILLED = (
+    Attempts(1, Mark(kind, "7", 5.0, value))
+    for kind, value in (("start", "n1"), ("end", "0"), ("end", "2"), ("end", "137"))
 )
 
 
@@ -50,6 +51,14 @@ def listed(state: str, reason: str = "None") -> QueueRow:
             Found(State.FAILED, "Slurm job 7: it reached its time limit; a retry resumes from its checkpoint"),
         ),
         (None, RETURNED, {}, Found(State.DONE)),
+        (
+            *(listed("FAILED"), KILLED, {}),
+            Found(
+                State.FAILED,
+                "Slurm job 7: its process was killed (exit code 137), usually because the node had too little memory: request "
+                "more with #SBATCH --mem in its job.sh, then retry it",
+            ),
+        ),
         (None, FAILED, {"error": "no space"}, Found(State.FAILED, "Slurm job 7: no space")),
         (None, STARTED, {"accounted": "CANCELLED+"}, Found(State.CANCELLED)),
         (
@@ -119,6 +128,9 @@ def test_the_last_error_of_a_log_is_one_printable_line(tmp_path: Path) -> None:
     assert home.last_error() == ""
     home.log.write_bytes(b"error: first\nepoch 1\nerror: \x1b[31msecond\xff\nTraceback\n")
     assert home.last_error() == " [31msecond\ufffd"
+    with home.log.open("ab") as log:
+        log.write(b"attempt of Slurm job 8 on n1\nepoch 1\n")
+    assert home.last_error() == ""  # an error of an earlier attempt is not the reason of this one
 
 
 @pytest.fixture

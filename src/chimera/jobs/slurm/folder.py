@@ -19,7 +19,7 @@ from chimera.jobs.cluster.folder import JobFolder
 from chimera.jobs.files.bundle import EXPERIMENT
 from chimera.jobs.files.content_store import ContentStore
 from chimera.jobs.slurm.attempts import Attempts, read_attempts
-from chimera.jobs.slurm.script import RUN
+from chimera.jobs.slurm.script import BEGIN, RUN
 from chimera.jobs.slurm.updates import RunLimits
 from chimera.jobs.store.records import File, Submission
 from chimera.training.experiment.experiment import Experiment
@@ -116,10 +116,12 @@ class SlurmJobFolder(JobFolder):
             (self.path / name).unlink(missing_ok=True)
 
     def last_error(self, log: Path | None = None) -> str:
-        """Return the last error in the log, as one line; empty if there is none."""
+        """Return the last error of the last attempt in the log, as one line; empty if there is none."""
         with contextlib.suppress(OSError), (log or self.log).open("rb") as opened:
             opened.seek(max(0, os.fstat(opened.fileno()).st_size - _ERROR_BYTES))
             for line in reversed(opened.read().decode("utf-8", "replace").splitlines()):
+                if line.startswith(BEGIN):
+                    break
                 if line.startswith("error: "):
                     shown = "".join(letter if letter.isprintable() else " " for letter in line)
                     return shown.removeprefix("error: ")[:_ERROR_LENGTH]
