@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
+import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -271,6 +275,24 @@ def test_without_the_token_nothing_can_be_read_or_changed(
         urllib.request.urlopen(urllib.request.Request(f"{url}/1/cancel", method="POST"))
     with pytest.raises(ConfigurationError, match="token"):
         Client(lambda: options.address, "wrong").jobs()
+def test_a_stopped_worker_does_not_hold_up_a_job_for_which_another_one_is_free(tmp_path: Path) -> None:
+    with running(tmp_path / "cluster", workers=2) as cluster:
+        pids = {row["name"]: row["pid"] for row in cluster.client.processes()}
+
+        def state(name: str) -> str:
+            return next(row["state"] for row in cluster.client.processes() if row["name"] == name)
+
+        os.kill(pids["w0"], signal.SIGSTOP)
+        try:
+            job = chimera.submit(experiment(tmp_path, rounds=10), workers=1, cluster=cluster.folder.path)
+            row = job.wait(PATIENCE_S)
+            assert (row["state"], row["on"], row["attempt"]) == ("done", ["w1"], 2)
+            assert state("w0") == "silent"
+        finally:
+            os.kill(pids["w0"], signal.SIGCONT)
+        until(lambda: state("w0") == "free")
+
+
     with pytest.raises(ConfigurationError, match="set CHIMERA_CLUSTER_TOKEN"):
         chimera.submit(experiment(tmp_path), cluster=options.address)
     monkeypatch.setenv("CHIMERA_TOKEN", cluster.folder.token())
