@@ -213,3 +213,14 @@ def test_a_damaged_file_of_a_job_does_not_hide_the_others(name: str, without_slu
         assert first["reason"].startswith(f"job 1: {damaged} is damaged (")
         fetched = CliRunner().invoke(app, ["fetch", "1", "--folder", str(without_slurm)])
         assert (fetched.exit_code, fetched.stdout, fetched.stderr) == (2, "", f"error: {first['reason']}\n")
+
+
+def test_two_commands_do_not_change_a_job_at_the_same_time(without_slurm: Path) -> None:
+    """Two retries at once would submit the job twice, and one of them would run without a record."""
+    with SlurmFolder(without_slurm).job("1").changing():
+        for command in ("retry", "cancel"):
+            done = CliRunner().invoke(app, [command, "1", "--folder", str(without_slurm)])
+            assert (done.exit_code, done.stdout) == (1, "")
+            assert done.stderr == "error: job 1: another command cancels or retries it now\n"
+    done = CliRunner().invoke(app, ["retry", "1", "--folder", str(without_slurm)])
+    assert "was not found on" in done.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from chimera.core.errors import ConfigurationError, DataError
+from chimera.core.errors import ConfigurationError, ConflictError, DataError
 from chimera.core.private import FOLDER, make_folder, write
 from chimera.jobs.cluster.folder import JobFolder
 from chimera.jobs.files.bundle import EXPERIMENT
@@ -24,6 +24,7 @@ from chimera.jobs.slurm.updates import RunLimits
 from chimera.jobs.store.records import File, Submission
 from chimera.training.experiment.experiment import Experiment
 from chimera.training.progress.history import write_atomically
+from chimera.web.folder import try_lock
 
 _MARK = "slurm.json"
 _DAEMON_FILES = ("token", "jobs.sqlite")  # files of a cluster with a daemon
@@ -114,6 +115,22 @@ class SlurmJobFolder(JobFolder):
         """Remove the files that keep the script from running the job again."""
         for name in ("cancelled", "stalled"):
             (self.path / name).unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Hold the lock of the job, so that two commands do not cancel it or submit it again at the same time.
+
+        Raises
+        ------
+        ConflictError : another command holds the lock.
+        """
+        lock = try_lock(self.path / "lock")
+        if lock is None:
+            raise ConflictError(f"job {self.path.name}: another command cancels or retries it now")
+        try:
+            yield
+        finally:
+            os.close(lock)
 
     def last_error(self, log: Path | None = None) -> str:
         """Return the last error of the last attempt in the log, as one line; empty if there is none."""
