@@ -189,7 +189,7 @@ def test_unanswered_messages_are_resent_until_a_timeout_releases_all(
     assert [act.worker for act in start.tick(LIMITS.resend_s) if isinstance(act, Send)] == ["w1"]
     assert start.next_tick_s <= limit_s
     why = f"worker w1 did not answer {phase.value!r} within {limit_s:g} s"
-    assert start.receive("w1", answer(A), limit_s) == [*_released(why), AttemptEnded(A, event, why)]
+    assert start.receive("w1", answer(A), limit_s) == [*_released(why), AttemptEnded(A, event, why, ("w1",))]
 
 
 def test_a_lease_lasts_until_the_next_message_can_have_arrived() -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
+import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -23,6 +27,7 @@ from chimera.jobs.client.client import Client
 from chimera.jobs.client.handle import JobHandle
 from chimera.jobs.daemon.streams import MAX_FOLLOWERS
 from chimera.jobs.scheduling.requirements import versions
+from chimera.jobs.session import down
 from chimera.jobs.store.records import Submission
 
 pytestmark = pytest.mark.long
@@ -138,6 +143,51 @@ def test_a_job_running_at_the_end_of_its_cluster_resumes_with_the_next(tmp_path:
         assert (row["state"], row["attempt"]) == ("done", 2)
 
 
+def test_a_cluster_whose_supervisor_is_stopped_ends(tmp_path: Path) -> None:
+    with running(tmp_path / "cluster") as cluster:
+        (pid,) = cluster.pids("supervisor")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert down(cluster.folder)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def test_a_damaged_store_of_jobs_is_refused_at_once_and_leaves_no_process(tmp_path: Path) -> None:
+    with running(tmp_path / "cluster", workers=1) as cluster:
+        chimera.submit(experiment(tmp_path, rounds=10), workers=1, cluster=cluster.folder.path).wait(PATIENCE_S)
+        assert down(cluster.folder)
+        store, began_s = cluster.folder.store, time.monotonic()
+        with contextlib.closing(sqlite3.connect(store)) as db:
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        content = store.read_bytes()
+        for damaged in (b"no database".ljust(4096), content[: len(content) // 2]):
+            store.write_bytes(damaged)
+            with pytest.raises(ConfigurationError, match=r"the cluster did not start: .*jobs\.sqlite is .*damaged"):
+                cluster.restart()
+            assert cluster.folder.lock_holder() is None
+        assert time.monotonic() < began_s + PATIENCE_S / 2
+        store.write_bytes(content)
+        cluster.restart()
+        assert [row["state"] for row in cluster.client.jobs()] == ["done"]
+
+
+@pytest.mark.parametrize("change", ["deleted", "moved"])
+def test_a_cluster_whose_folder_is_gone_ends_with_its_job(change: str, tmp_path: Path) -> None:
+    with running(tmp_path / "cluster") as cluster:
+        job = chimera.submit(experiment(tmp_path, rounds=100_000), cluster=cluster.folder.path)
+        until(lambda: job.status["progress"] > 0)
+        pids = [row["pid"] for row in cluster.client.processes()]
+        left = [each for pid in pids for each in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True))]
+        assert len(left) > 5
+        if change == "deleted":
+            shutil.rmtree(cluster.folder.path, ignore_errors=True)  # the job writes meanwhile
+        else:
+            cluster.folder.path.rename(tmp_path / "elsewhere")
+        assert psutil.wait_procs(left, timeout=PATIENCE_S)[1] == []
+
+
 def test_files_of_a_running_job_can_be_fetched(submit: Any, cluster: Running, tmp_path: Path) -> None:
     job = submit(experiment(tmp_path, rounds=100_000))
     until(lambda: (cluster.folder.job(job.id).run / "metrics.jsonl").exists() and job.status["progress"] > 0)
@@ -223,6 +273,24 @@ def test_a_user_has_at_most_the_limit_of_workers(tmp_path: Path) -> None:
         assert "ada may have 2 workers at once" in row["reason"]
         cluster.client.cancel(first)
         assert cluster.client.wait(second, PATIENCE_S)["state"] == "done"
+
+
+def test_a_stopped_worker_does_not_hold_up_a_job_for_which_another_one_is_free(tmp_path: Path) -> None:
+    with running(tmp_path / "cluster", workers=2) as cluster:
+        pids = {row["name"]: row["pid"] for row in cluster.client.processes()}
+
+        def state(name: str) -> str:
+            return next(row["state"] for row in cluster.client.processes() if row["name"] == name)
+
+        os.kill(pids["w0"], signal.SIGSTOP)
+        try:
+            job = chimera.submit(experiment(tmp_path, rounds=10), workers=1, cluster=cluster.folder.path)
+            row = job.wait(PATIENCE_S)
+            assert (row["state"], row["on"], row["attempt"]) == ("done", ["w1"], 2)
+            assert state("w0") == "silent"
+        finally:
+            os.kill(pids["w0"], signal.SIGCONT)
+        until(lambda: state("w0") == "free")
 
 
 def test_followers_need_no_thread_each_and_are_limited(tmp_path: Path) -> None:

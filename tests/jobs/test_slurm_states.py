@@ -20,8 +20,9 @@ from chimera.jobs.store.states import State
 from chimera.training.progress.callback import Event, Progress
 
 LIMITS = RunLimits({"rounds": 10})
-STARTED, RETURNED, FAILED = (
-    Attempts(1, Mark(kind, "7", 5.0, value)) for kind, value in (("start", "n1"), ("end", "0"), ("end", "2"))
+STARTED, RETURNED, FAILED, KILLED = (
+    Attempts(1, Mark(kind, "7", 5.0, value))
+    for kind, value in (("start", "n1"), ("end", "0"), ("end", "2"), ("end", "137"))
 )
 
 
@@ -50,6 +51,14 @@ def listed(state: str, reason: str = "None") -> QueueRow:
             Found(State.FAILED, "Slurm job 7: it reached its time limit; a retry resumes from its checkpoint"),
         ),
         (None, RETURNED, {}, Found(State.DONE)),
+        (
+            *(listed("FAILED"), KILLED, {}),
+            Found(
+                State.FAILED,
+                "Slurm job 7: its process was killed (exit code 137), usually because the node had too little memory: request "
+                "more with #SBATCH --mem in its job.sh, then retry it",
+            ),
+        ),
         (None, FAILED, {"error": "no space"}, Found(State.FAILED, "Slurm job 7: no space")),
         (None, STARTED, {"accounted": "CANCELLED+"}, Found(State.CANCELLED)),
         (
@@ -119,6 +128,9 @@ def test_the_last_error_of_a_log_is_one_printable_line(tmp_path: Path) -> None:
     assert home.last_error() == ""
     home.log.write_bytes(b"error: first\nepoch 1\nerror: \x1b[31msecond\xff\nTraceback\n")
     assert home.last_error() == " [31msecond\ufffd"
+    with home.log.open("ab") as log:
+        log.write(b"attempt of Slurm job 8 on n1\nepoch 1\n")
+    assert home.last_error() == ""  # an error of an earlier attempt is not the reason of this one
 
 
 @pytest.fixture
@@ -182,3 +194,33 @@ def test_a_folder_has_one_kind_of_cluster(without_slurm: Path, tmp_path: Path) -
     (tmp_path / "other" / "token").touch()
     with pytest.raises(ValueError, match="is the folder of a cluster with its own workers"):
         SlurmFolder(tmp_path / "other").create()
+
+
+@pytest.mark.parametrize("name", ["record.json", "submission.json"])
+def test_a_damaged_file_of_a_job_does_not_hide_the_others(name: str, without_slurm: Path) -> None:
+    home = SlurmFolder(without_slurm).new_job()
+    home.write_submission(Submission(name="second", user="ada", experiment="[train]"))
+    home.write_record(Record(slurm="8", limits=LIMITS, submitted_s=2.0, since_s=2.0))
+    damaged = without_slurm / "jobs" / "1" / name
+    content = damaged.read_bytes()
+    for size in (0, 1, len(content) - 1):
+        damaged.write_bytes(content[:size])
+        listed = CliRunner().invoke(app, ["jobs", "--json", "--folder", str(without_slurm)])
+        assert listed.exit_code == 0, listed.output
+        first, second = msgspec.json.decode(listed.stdout)
+        assert (second["name"], second["state"]) == ("second", "queued")
+        assert (first["job"], first["state"]) == ("1", "failed")
+        assert first["reason"].startswith(f"job 1: {damaged} is damaged (")
+        fetched = CliRunner().invoke(app, ["fetch", "1", "--folder", str(without_slurm)])
+        assert (fetched.exit_code, fetched.stdout, fetched.stderr) == (2, "", f"error: {first['reason']}\n")
+
+
+def test_two_commands_do_not_change_a_job_at_the_same_time(without_slurm: Path) -> None:
+    """Two retries at once would submit the job twice, and one of them would run without a record."""
+    with SlurmFolder(without_slurm).job("1").changing():
+        for command in ("retry", "cancel"):
+            done = CliRunner().invoke(app, [command, "1", "--folder", str(without_slurm)])
+            assert (done.exit_code, done.stdout) == (1, "")
+            assert done.stderr == "error: job 1: another command cancels or retries it now\n"
+    done = CliRunner().invoke(app, ["retry", "1", "--folder", str(without_slurm)])
+    assert "was not found on" in done.stderr

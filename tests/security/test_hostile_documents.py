@@ -135,3 +135,10 @@ def test_a_damaged_cluster_file_is_ignored(content: str, tmp_path: Path) -> None
         (tmp_path / name).write_bytes(NOTES[content])
     assert ClusterFolder(tmp_path).options() is None
     assert InferenceFolder(tmp_path).leader() is None
+    job = ClusterFolder(tmp_path).job("1")
+    job.path.mkdir(parents=True)
+    (job.path / "outcome-2.json").write_bytes(NOTES[content])
+    found = job.outcome(2)  # the daemon would exit again and again
+    assert found is not None
+    assert found.state == "broke"
+    assert "outcome-2.json is damaged" in found.reason

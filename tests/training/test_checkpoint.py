@@ -77,6 +77,7 @@ def test_a_foreign_file_raises_a_one_line_error(tmp_path: Path, content: bytes) 
     with pytest.raises(ConfigurationError, match="is not a checkpoint") as caught:
         Checkpoints(str(tmp_path)).read_last()
     assert "\n" not in str(caught.value)
+    assert "remove it to resume from an earlier one, or from the start" in str(caught.value)
 
 
 def test_a_full_disk_raises_a_one_line_error_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
 import signal
 import sys
@@ -17,6 +19,7 @@ from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.stop_signals import Terminated, terminable
 from chimera.training.artifacts.checkpoint import Checkpoints, Content, frozen
 from chimera.training.artifacts.checkpoint_writer import CheckpointWriter
+from chimera.training.progress.history import FILES, History
 from training.conftest import Fit
 
 LIMIT_S = 30.0
@@ -174,3 +177,32 @@ def test_checkpoints_by_seconds_change_no_weights_of_a_synchronous_strategy(fit:
 def test_seconds_between_checkpoints_must_be_above_zero(fit: Fit, seconds: float) -> None:
     with pytest.raises(ConfigurationError, match="checkpoint_seconds must be above 0 and finite"):
         fit(checkpoint_seconds=seconds)
+
+
+def test_rows_of_a_run_are_on_the_disk_before_the_checkpoint_that_counts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synchronize, order = os.fsync, list[str]()
+
+    def note(file: int) -> None:
+        order.append(Path(f"/proc/self/fd/{file}").readlink().name)
+        synchronize(file)
+
+    monkeypatch.setattr(os, "fsync", note)
+    history = History(tmp_path)
+    history.add_metrics({"round": 1})
+    with CheckpointWriter(Checkpoints(str(tmp_path / "checkpoints")), before=history.synchronize) as writer:
+        writer.write(1, {"files": history.sizes()})
+    history.close()
+    assert order == [*FILES, "round-000000001.safetensors.part", "checkpoints"]
+
+
+def test_rows_that_cannot_be_written_to_the_disk_leave_no_checkpoint(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    writer = CheckpointWriter(Checkpoints(str(tmp_path)), before=fail)
+    writer.write(1, {})
+    with pytest.raises(RunError, match=r"the checkpoint of round 1 cannot be written: .*No space left"):
+        writer.finish()
+    assert list(tmp_path.iterdir()) == []

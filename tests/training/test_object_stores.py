@@ -65,6 +65,17 @@ def test_a_run_resumes_from_a_store_as_from_a_folder(fit: Fit, url: str) -> None
         assert content(url, name) == (last.run_dir / name).read_bytes(), name
 
 
+def test_a_damaged_checkpoint_is_named_by_its_url_and_the_run_resumes_without_it(fit: Fit, url: str) -> None:
+    fit(out=url, rounds=12, evaluate_every=6)
+    damaged = sorted(memory.find(f"{url}/checkpoints"))[-1]
+    memory.pipe_file(damaged, memory.cat_file(damaged)[:-1])
+    with pytest.raises(ConfigurationError, match="is not a checkpoint") as caught:
+        fit(out=url, rounds=20, resume=True)
+    assert str(caught.value).startswith(f"{url}/checkpoints/round-000000012.safetensors is not")
+    memory.rm_file(damaged)
+    assert fit(out=url, rounds=20, resume=True).cost.rounds == 20
+
+
 def test_a_second_run_with_one_url_is_refused(fit: Fit, url: str) -> None:
     fit(out=url, rounds=2)
     with pytest.raises(ConfigurationError, match=f"{url} already contains a run"):

@@ -133,6 +133,26 @@ def test_a_longer_budget_continues_a_finished_run(fit: Fit) -> None:
     assert (longer.run_dir / "weights.safetensors").read_bytes() == (whole.run_dir / "weights.safetensors").read_bytes()
 
 
+def test_a_run_whose_last_rows_are_lost_resumes_and_reports_it(fit: Fit, tmp_path: Path) -> None:
+    """As after a loss of power: the checkpoint is on the disk, and the end of the growing files is not."""
+    whole = fit("whole", rounds=20, evaluate_every=5)
+    fit("run", rounds=10, evaluate_every=5)
+    metrics, trace = tmp_path / "run" / "metrics.jsonl", tmp_path / "run" / "trace.jsonl"
+    rows = metrics.read_bytes().splitlines(keepends=True)
+    metrics.write_bytes(b"".join(rows)[:-7])
+    lost_of_trace = trace.stat().st_size
+    trace.unlink()
+    run = fit("run", rounds=20, evaluate_every=5, resume=True)
+    weights = [(tmp_path / name / "weights.safetensors").read_bytes() for name in ("run", "whole")]
+    assert weights[0] == weights[1]
+    assert metrics.read_bytes().startswith(b"".join(rows[:-1]) + b'{"round":')
+    assert [row["round"] for row in run.rows] == [row["round"] for row in whole.rows if row["round"] != 10]
+    assert [(event.event, event.detail.partition(" that ")[0]) for event in run.events] == [
+        ("rows missing", f"metrics.jsonl lacks {len(rows[-1])} bytes"),
+        ("rows missing", f"trace.jsonl lacks {lost_of_trace} bytes"),
+    ]
+
+
 def test_resuming_a_finished_run_changes_nothing(fit: Fit) -> None:
     first = fit(rounds=10)
     again = fit(rounds=10, resume=True)

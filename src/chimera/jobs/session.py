@@ -76,6 +76,7 @@ def down(folder: ClusterFolder) -> bool:
     if claimant is not None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(claimant, signal.SIGTERM)
+            os.kill(claimant, signal.SIGCONT)  # a stopped process would not receive the first signal
         if not folder.await_end(4 * STOP_S):
             raise RunError(f"process {claimant}, which runs the cluster, has not ended within {4 * STOP_S:g} s")
     for lock in folder.path.glob("jobs/*/driver.lock"):

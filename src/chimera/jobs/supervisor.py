@@ -29,6 +29,7 @@ from chimera.core.processes import RestartPause, describe_exit, exited_children
 from chimera.jobs.cluster.folder import ClusterFolder, Options
 from chimera.jobs.cluster.log import log
 from chimera.jobs.daemon import process as daemon_process
+from chimera.jobs.store.store import Store
 from chimera.jobs.worker import worker
 from chimera.web.folder import write_lock_holder
 
@@ -48,6 +49,8 @@ PRELOADED = (
 """Modules that jobs need and that are slow to import."""
 STOP_S = 15.0
 """Time for the daemon and the workers to exit after SIGTERM, in seconds."""
+_CHECK_S = 1.0  # interval of checks whether the folder still exists
+_MISSING = 3  # consecutive checks without the folder until it counts as gone; file systems can hide it briefly
 
 
 class Child:
@@ -81,16 +84,46 @@ class Child:
         log(f"{self.name} {describe_exit(os.waitstatus_to_exitcode(status))}; it is restarted")
 
 
+class FolderWatch:
+    """Watch over the folder of a cluster: without it, no command could find and end the cluster's processes.
+
+    Parameters
+    ----------
+    lock : the lock file in the folder.
+    claim : descriptor of this file.
+    """
+
+    def __init__(self, lock: Path, claim: int) -> None:
+        self._lock, self._claim = lock, claim
+        self._checked_s, self._missing = 0.0, 0
+
+    def is_gone(self) -> bool:
+        """Return whether the folder was moved, deleted or replaced."""
+        now_s = time.monotonic()
+        if now_s >= self._checked_s + _CHECK_S:
+            self._checked_s = now_s
+            try:
+                missing = not os.path.samestat(self._lock.stat(), os.fstat(self._claim))
+            except OSError:
+                missing = True
+            self._missing = self._missing + 1 if missing else 0
+        return self._missing >= _MISSING
+
+
 class Supervisor:
     """Restarts the daemon and the workers of a cluster.
 
     Parameters
     ----------
     folder, options : folder and options of the cluster.
+    claim : descriptor of the lock file in the folder.
     web, workers : listening sockets of the daemon, for HTTP requests and for workers.
     """
 
-    def __init__(self, folder: ClusterFolder, options: Options, web: socket.socket, workers: socket.socket) -> None:
+    def __init__(
+        self, folder: ClusterFolder, options: Options, claim: int, web: socket.socket, workers: socket.socket
+    ) -> None:
+        self._watch = FolderWatch(folder.path / "lock", claim)
         self._parent_pipe, self._parent_end = (
             os.pipe()
         )  # all children have the read end, only this process the write end
@@ -108,7 +141,7 @@ class Supervisor:
         self._sockets = web, workers
 
     def run(self) -> None:
-        """Run until SIGTERM or SIGINT, then stop all children."""
+        """Run until SIGTERM or SIGINT, or until the folder is gone; then stop all children."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -121,6 +154,9 @@ class Supervisor:
                 if select.select([self._wake], [], [], 0.1)[0]:
                     os.read(self._wake, 4096)
                 self._reap()
+                if self._watch.is_gone():
+                    log("the folder was moved or deleted while it was in use: the cluster ends")
+                    self._stopped = True
         finally:
             self._end([self._daemon])  # first, so that it restarts no job that a worker stops
             self._end(self._workers)
@@ -194,6 +230,12 @@ def _listen_for_workers(folder: ClusterFolder) -> socket.socket:
     return listener
 
 
+def _check_store(folder: ClusterFolder) -> None:
+    """Raise the error of a store that no daemon could use, instead of restarting the daemon forever."""
+    with contextlib.closing(Store(folder.store)) as store:
+        store.jobs()
+
+
 def main() -> None:
     """Run a cluster until SIGTERM in a forked process; this process exits once the fork has the claim and the sockets."""
     folder, options = ClusterFolder(Path(sys.argv[1])), msgspec.json.decode(sys.argv[2], type=Options)
@@ -208,6 +250,7 @@ def main() -> None:
             listen(options.host, options.port) as web,
             _listen_for_workers(folder) as workers,
         ):
+            _check_store(folder)
             if os.fork():
                 os._exit(0)
             write_lock_holder(claim, os.getpid())
@@ -215,7 +258,7 @@ def main() -> None:
             folder.write_options(options)
             _redirect_output(folder.log)
             preload()
-            Supervisor(folder, options, web, workers).run()
+            Supervisor(folder, options, claim, web, workers).run()
     except ChimeraError as error:
         sys.stderr.write(f"{error}\n")
         raise SystemExit(2) from None

@@ -149,10 +149,13 @@ class JobFolder:
 
     def outcome(self, attempt: int) -> Outcome | None:
         """Return the outcome that the driver of an attempt recorded; None if there is none."""
+        file = self.path / f"outcome-{attempt}.json"
         try:
-            return msgspec.json.decode((self.path / f"outcome-{attempt}.json").read_bytes(), type=Outcome)
+            return msgspec.json.decode(file.read_bytes(), type=Outcome)
         except FileNotFoundError:
             return None
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:  # the next attempt finds the result
+            return Outcome("broke", f"the outcome in {file} is damaged: {error}")
 
     def write_outcome(self, attempt: int, outcome: Outcome) -> None:
         """Record the outcome of an attempt on the disk."""

@@ -107,7 +107,7 @@ class Daemon:
                 ("daemon", "daemon", os.getpid(), self.problem or "up", None),
             ]
             rows += [
-                ("worker", name, worker.pid, "busy" if name in busy else "free", busy.get(name))
+                ("worker", name, worker.pid, self.connections.state(name, busy), busy.get(name))
                 for name, worker in sorted(self.connections.workers.items())
             ]
             for job in self.store.jobs((State.RUNNING,)):
@@ -241,6 +241,7 @@ class Daemon:
                 self._attempt_ended(start, action)
 
     def _attempt_ended(self, start: AttemptStart, ended: AttemptEnded) -> None:
+        self.connections.silent.update(ended.unanswered)
         if ended.event is Event.BROKE:
             self._shut_down_driver(start.attempt, broke=ended.reason)
             return
@@ -257,7 +258,7 @@ class Daemon:
             return
         active, now_s = self._active_jobs(), time.time()
         busy = {name for job in active for name in job.workers}
-        free = [name for name in sorted(self.connections.workers) if name not in busy]
+        free = self.connections.free(busy)
         dependencies = {other: self.store.job(other) for job in waiting for other in job.submission.after}
         usage = self.store.usage(now_s - self._queue_settings.usage_window_s)
         decision = schedule(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from collections.abc import Container, Set
 from typing import Any, Protocol
 
 import msgspec
@@ -42,15 +43,25 @@ class WorkerConnections:
     Attributes
     ----------
     workers : the first message of each connected worker, by name.
+    silent : workers that did not answer in time and have sent nothing since, such as stopped processes.
     """
 
     def __init__(self, listener: socket.socket, lock: threading.RLock, events: WorkerEvents) -> None:
         self.workers: dict[str, Hello] = {}
+        self.silent: set[str] = set()
         self._listener, self._lock, self._events = listener, lock, events
         self._connections: dict[str, Connection[Any]] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._connections
+
+    def free(self, busy: Set[str]) -> list[str]:
+        """Return the connected workers that are not ``busy``; silent ones last, so that they do not hold up the queue."""
+        return sorted(self.workers.keys() - busy, key=lambda name: (name in self.silent, name))
+
+    def state(self, name: str, busy: Container[str]) -> str:
+        """Return the state of a connected worker: ``busy``, ``silent`` or ``free``."""
+        return "busy" if name in busy else "silent" if name in self.silent else "free"
 
     def send(self, name: str, message: ToWorker) -> None:
         """Send a message to a worker. Without a connection, or if it breaks, the message is dropped."""
@@ -86,6 +97,7 @@ class WorkerConnections:
                             self._events.worker_connected(message)
                         else:
                             self._events.worker_message(name, message)
+                        self.silent.discard(name)
         except (EOFError, msgspec.MsgspecError):
             pass
         finally:

@@ -178,10 +178,13 @@ class AttemptStart:
             Phase.PREPARE: self._limits.prepare_s,
             Phase.COMMIT: self._limits.commit_s,
         }
-        unanswered = ", ".join(worker for worker in self._assignments if worker not in self._answered)
-        return self._end(f"worker {unanswered} did not answer {self.phase.value!r} within {limits[self.phase]:g} s")
+        unanswered = tuple(worker for worker in self._assignments if worker not in self._answered)
+        reason = f"worker {', '.join(unanswered)} did not answer {self.phase.value!r} within {limits[self.phase]:g} s"
+        return self._end(reason, unanswered=unanswered)
 
-    def _end(self, reason: str, *, permanent: bool = False) -> list[CoordinatorAction]:
+    def _end(
+        self, reason: str, *, permanent: bool = False, unanswered: tuple[str, ...] = ()
+    ) -> list[CoordinatorAction]:
         """Release all workers, and report the event for the job."""
         event = Event.BROKE if self.phase in _COMMITTED else Event.FAILED if permanent else Event.REFUSED
-        return [*self.stop(reason), AttemptEnded(self.attempt, event, reason)]
+        return [*self.stop(reason), AttemptEnded(self.attempt, event, reason, unanswered)]

@@ -176,11 +176,15 @@ class AllStarted(Struct, frozen=True):
 
 
 class AttemptEnded(Struct, frozen=True):
-    """Action of the coordinator: apply the event to the job, since the attempt is over."""
+    """Action of the coordinator: apply the event to the job, since the attempt is over.
+
+    ``unanswered`` names the workers that did not answer within the limit of a phase.
+    """
 
     attempt: Attempt
     event: Event
     reason: str
+    unanswered: tuple[str, ...] = ()
 
 
 CoordinatorAction: TypeAlias = Send | RecordCommit | AllStarted | AttemptEnded

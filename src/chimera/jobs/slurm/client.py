@@ -20,7 +20,7 @@ from chimera.jobs.files.tar import MAX_BYTES
 from chimera.jobs.slurm import commands
 from chimera.jobs.slurm.folder import Record, SlurmFolder, SlurmJobFolder, copy_files, resolved, write_experiment
 from chimera.jobs.slurm.options import SlurmOptions
-from chimera.jobs.slurm.rows import PATIENCE_S, POLL_S, QUEUE_S, Queue, ask, record_end, row_of_job
+from chimera.jobs.slurm.rows import PATIENCE_S, POLL_S, QUEUE_S, Queue, ask, record_end, row_in_list, row_of_job
 from chimera.jobs.slurm.script import job_script, launch_of, options_in
 from chimera.jobs.slurm.states import Found, has_ended
 from chimera.jobs.slurm.updates import RunLimits, RunUpdates
@@ -88,7 +88,7 @@ class SlurmClient:
     def jobs(self) -> list[dict[str, Any]]:
         """Return a row for each job."""
         queue = ask()
-        return [row_of_job(self._folder.job(job), queue) for job in self._folder.jobs()]
+        return [row_in_list(self._folder.job(job), queue) for job in self._folder.jobs()]
 
     def job(self, job: str) -> dict[str, Any]:
         """Return the row of a job."""
@@ -112,6 +112,11 @@ class SlurmClient:
     def cancel(self, job: str) -> str:
         """Cancel a job, and return its number."""
         home = self._folder.job(job)
+        with home.changing():
+            self._cancel(home)
+        return job
+
+    def _cancel(self, home: SlurmJobFolder) -> None:
         self._check(home, Event.CANCEL)
         record = home.record()
         home.cancelled.touch(0o600)  # first, so that a script that is about to requeue the job does not train again
@@ -122,11 +127,15 @@ class SlurmClient:
             home.write_record(record)
             raise
         record_end(home, Found(State.CANCELLED), record.slurm)
-        return job
 
     def retry(self, job: str) -> str:
         """Submit a job again that failed or was cancelled, and return its number; it resumes from its checkpoint."""
         home = self._folder.job(job)
+        with home.changing():
+            self._retry(home)
+        return job
+
+    def _retry(self, home: SlurmJobFolder) -> None:
         self._check(home, Event.RETRY)
         record, queue = home.record(), commands.queue()
         home.allow_again()
@@ -134,7 +143,6 @@ class SlurmClient:
         behind = record.slurm if row is not None and not has_ended(row) else ""
         number = commands.submit(home.script, options_in(home.script.read_text()), behind=behind)
         home.write_record(msgspec.structs.replace(record, slurm=number, since_s=time.time(), ended=None))
-        return job
 
     def follow(self, job: str, *, from_start: bool = True) -> Iterator[dict[str, Any]]:
         """Yield the updates of a job until it ends: ``{"job": row}``, ``{"log": line}`` or ``{"told": update}``.

@@ -5,24 +5,26 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from chimera.core.errors import ConfigurationError
+from chimera.core.errors import ConfigurationError, ConflictError, DataError
 from chimera.core.private import FOLDER, make_folder, write
 from chimera.jobs.cluster.folder import JobFolder
 from chimera.jobs.files.bundle import EXPERIMENT
 from chimera.jobs.files.content_store import ContentStore
 from chimera.jobs.slurm.attempts import Attempts, read_attempts
-from chimera.jobs.slurm.script import RUN
+from chimera.jobs.slurm.script import BEGIN, RUN
 from chimera.jobs.slurm.updates import RunLimits
 from chimera.jobs.store.records import File, Submission
 from chimera.training.experiment.experiment import Experiment
 from chimera.training.progress.history import write_atomically
+from chimera.web.folder import try_lock
 
 _MARK = "slurm.json"
 _DAEMON_FILES = ("token", "jobs.sqlite")  # files of a cluster with a daemon
@@ -30,6 +32,8 @@ _NUMBER = re.compile("[1-9][0-9]{0,17}", re.ASCII)
 _ERROR_BYTES = 1 << 16
 _ERROR_LENGTH = 500
 _PART = 1 << 20
+
+T = TypeVar("T")
 
 
 class Ended(Struct, frozen=True):
@@ -77,12 +81,27 @@ class SlurmJobFolder(JobFolder):
         return read_attempts(self.path / "attempts")
 
     def submission(self) -> Submission:
-        """Return the submission."""
-        return msgspec.json.decode((self.path / "submission.json").read_bytes(), type=Submission)
+        """Return the submission; raises as `record` does."""
+        return self._read("submission.json", Submission)
 
     def record(self) -> Record:
-        """Return the record."""
-        return msgspec.json.decode((self.path / "record.json").read_bytes(), type=Record)
+        """Return the record.
+
+        Raises
+        ------
+        DataError : the file is damaged.
+        """
+        return self._read("record.json", Record)
+
+    def _read(self, name: str, kind: type[T]) -> T:
+        path = self.path / name
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=kind)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise DataError(
+                f"job {self.path.name}: {path} is damaged ({error}), so the state of the job is not known: 'squeue --me' shows "
+                f"whether Slurm runs it, and the files of its run are in {self.run}"
+            ) from error
 
     def write_record(self, record: Record) -> None:
         """Write the record atomically."""
@@ -97,11 +116,29 @@ class SlurmJobFolder(JobFolder):
         for name in ("cancelled", "stalled"):
             (self.path / name).unlink(missing_ok=True)
 
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Hold the lock of the job, so that two commands do not cancel it or submit it again at the same time.
+
+        Raises
+        ------
+        ConflictError : another command holds the lock.
+        """
+        lock = try_lock(self.path / "lock")
+        if lock is None:
+            raise ConflictError(f"job {self.path.name}: another command cancels or retries it now")
+        try:
+            yield
+        finally:
+            os.close(lock)
+
     def last_error(self, log: Path | None = None) -> str:
-        """Return the last error in the log, as one line; empty if there is none."""
+        """Return the last error of the last attempt in the log, as one line; empty if there is none."""
         with contextlib.suppress(OSError), (log or self.log).open("rb") as opened:
             opened.seek(max(0, os.fstat(opened.fileno()).st_size - _ERROR_BYTES))
             for line in reversed(opened.read().decode("utf-8", "replace").splitlines()):
+                if line.startswith(BEGIN):
+                    break
                 if line.startswith("error: "):
                     shown = "".join(letter if letter.isprintable() else " " for letter in line)
                     return shown.removeprefix("error: ")[:_ERROR_LENGTH]

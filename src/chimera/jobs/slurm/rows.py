@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from chimera.core.errors import ConfigurationError, UnavailableError
+from chimera.core.errors import ConfigurationError, DataError, UnavailableError
 from chimera.jobs.slurm import commands
 from chimera.jobs.slurm.attempts import Attempts
 from chimera.jobs.slurm.commands import QueueRow
 from chimera.jobs.slurm.folder import Ended, SlurmJobFolder
 from chimera.jobs.slurm.states import Found, state_of, state_without_slurm
 from chimera.jobs.slurm.updates import last_fraction
-from chimera.jobs.store.records import Job, row_of
+from chimera.jobs.store.records import Job, Submission, row_of
 from chimera.jobs.store.states import ACTIVE, TERMINAL, State
 
 POLL_S = 0.2
@@ -36,8 +36,26 @@ def ask() -> Queue:
         return str(error)
 
 
+def row_in_list(home: SlurmJobFolder, queue: Queue) -> dict[str, Any]:
+    """Return the row of a job; if a file of the job is damaged, a row with this reason, so that the other jobs are listed."""
+    try:
+        return row_of_job(home, queue)
+    except DataError as error:
+        time_s = home.path.stat().st_mtime
+        unknown = Job(
+            id=home.path.name, submission=Submission(name="unknown", user="unknown"), state=State.FAILED, reason=str(error),
+            since_s=time_s, submitted_s=time_s,
+        )  # fmt: skip
+        return {**row_of(unknown), "slurm": ""}
+
+
 def row_of_job(home: SlurmJobFolder, queue: Queue) -> dict[str, Any]:
-    """Return the row of a job; ``slurm`` is Slurm's number. A final state is recorded in the folder."""
+    """Return the row of a job; ``slurm`` is Slurm's number. A final state is recorded in the folder.
+
+    Raises
+    ------
+    DataError : a file of the job is damaged.
+    """
     submission, record, attempts = home.submission(), home.record(), home.attempts
     if record.ended is not None:
         found, since_s = Found(State(record.ended.state), record.ended.reason), record.ended.at_s

@@ -19,6 +19,8 @@ STOPPED = 143
 """Exit code of ``chimera train`` after SIGUSR1 or SIGTERM, when it has written a checkpoint."""
 MAX_STALLED = 5
 """A job is not requeued after this many attempts in a row without a new checkpoint."""
+BEGIN = "attempt of Slurm job "
+"""Begin of the line in the log with which each attempt begins."""
 _PATH = re.compile(r"[\w./,:=@+~ -]+")
 _NOT_IN_NAMES = re.compile(r"[^\w.+-]+", re.ASCII)
 _MAX_NAME_CHARACTERS = 60
@@ -30,6 +32,7 @@ note() { echo "$1 $id ${SLURM_RESTART_COUNT:-0} $(date +%s) $2" >>"$home/attempt
 newest() { ls "$run/checkpoints" 2>/dev/null | tail -n 1; }
 [ ! -e "$home/cancelled" ] || exit @STOPPED@
 note start "$SLURM_JOB_NODELIST"
+echo "@BEGIN@$id on $SLURM_JOB_NODELIST"
 before=$(newest)
 
 # The signal before the time limit reaches only this script, which forwards it. Slurm sends SIGTERM to all processes itself.
@@ -205,7 +208,7 @@ def _script(head: Sequence[tuple[str, str]], places: Sequence[str], launch: Laun
         "# Run an experiment of Chimera. Submitted again with sbatch, it resumes from its last checkpoint.",
         *places,
     ]
-    body = _BODY.replace("@TRAIN@", _train(launch)).replace("@MAX_STALLED@", str(MAX_STALLED))
+    body = _BODY.replace("@TRAIN@", _train(launch)).replace("@MAX_STALLED@", str(MAX_STALLED)).replace("@BEGIN@", BEGIN)
     return "\n".join(lines) + "\n" + body.replace("@STOPPED@", str(STOPPED))
 
 

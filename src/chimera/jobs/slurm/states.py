@@ -9,6 +9,7 @@ from chimera.jobs.slurm.commands import QueueRow
 from chimera.jobs.store.states import State
 
 _WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
+_KILLED = 137  # exit code of a shell for a process that SIGKILL ended
 _ENDS = {
     "BOOT_FAIL": "its nodes did not boot",
     "DEADLINE": "its deadline passed",
@@ -86,4 +87,9 @@ def has_ended(row: QueueRow) -> bool:
 def _reason(state: str, error: str, code: int | None) -> str:
     if state != "FAILED":
         return f"{_ENDS[state]}; a retry resumes from its checkpoint"
+    if code == _KILLED and not error:
+        return (
+            "its process was killed (exit code 137), usually because the node had too little memory: request more with "
+            "#SBATCH --mem in its job.sh, then retry it"
+        )
     return error or (f"its script ended with exit code {code}" if code is not None else _ENDS[state])

@@ -145,7 +145,9 @@ class Checkpoints:
             tree = msgspec.msgpack.decode(arrays[_TREE].tobytes(), type=dict[str, Any])
             return _with_arrays(tree, arrays)  # type: ignore[no-any-return]
         except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
-            raise ConfigurationError(f"{paths[-1]} is not a checkpoint: {error}") from error
+            raise ConfigurationError(
+                f"{paths[-1]} is not a checkpoint: {error}; remove it to resume from an earlier one, or from the start"
+            ) from error
 
     def _discard(self, path: str) -> None:
         if self._fs.exists(path):

@@ -25,10 +25,16 @@ class CheckpointWriter:
     ----------
     checkpoints : writes the files.
     check_stop : called repeatedly during a wait; it raises to end the wait.
+    before : called in the thread before each write. A checkpoint is written only when it returns.
     """
 
-    def __init__(self, checkpoints: Checkpoints, check_stop: Callable[[], None] = lambda: None) -> None:
-        self._checkpoints, self._check_stop = checkpoints, check_stop
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        check_stop: Callable[[], None] = lambda: None,
+        before: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._checkpoints, self._check_stop, self._before = checkpoints, check_stop, before
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
 
@@ -72,6 +78,7 @@ class CheckpointWriter:
 
     def _write(self, round_: int, content: Content) -> None:
         try:
+            self._before()
             self._checkpoints.write_content(round_, content)
         except RunError as error:
             self._error = error

@@ -65,13 +65,20 @@ class StoredRun:
                 download(self._store, _RESUMED, self.folder)
                 download_checkpoint(self._store, self.folder)
             yield
-        except BaseException:
+        except BaseException as error:
             if self._mirror is not None:
                 self._leave(self._mirror)
+            self._check_names_no_private_file(error)
             raise
         finally:
             if self.location == self._store.url:
                 shutil.rmtree(self._private, ignore_errors=True)
+
+    def _check_names_no_private_file(self, error: BaseException) -> None:
+        """Raise an error of the user again with URLs in place of the paths of files that are removed now."""
+        removed = self.location == self._store.url
+        if removed and isinstance(error, ConfigurationError) and str(self.folder) in str(error):
+            raise ConfigurationError(str(error).replace(str(self.folder), self._store.url)) from error
 
     def begin(self) -> None:
         """Upload the files that describe the run; remove those of an earlier one that failed.

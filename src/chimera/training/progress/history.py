@@ -30,6 +30,10 @@ class History:
     folder : the run's folder; must exist.
     sizes : for a run that resumes, the length of each file at the checkpoint, in bytes. Lines after that are removed.
 
+    Attributes
+    ----------
+    missing : bytes that each file lacks of its length at the checkpoint. An incomplete last line of such a file is removed.
+
     Raises
     ------
     ConfigurationError : a file is a link out of the folder, or is damaged.
@@ -38,11 +42,13 @@ class History:
     def __init__(self, folder: Path, sizes: Mapping[str, int] | None = None) -> None:
         self.metrics: list[dict[str, Any]] = []
         self.events: list[Event] = []
+        self.missing: dict[str, int] = {}
         self._files: dict[str, IO[bytes]] = {}
         paths = {name: safe_path(folder, name) for name in FILES}
         for name, path in paths.items():
-            if path.exists():
-                os.truncate(path, min((sizes or {}).get(name, 0), path.stat().st_size))
+            wanted = (sizes or {}).get(name, 0)
+            if (kept := _cut(path, wanted)) < wanted:
+                self.missing[name] = wanted - kept
         if sizes:
             self.metrics = _rows(paths["metrics.jsonl"], dict[str, Any])
             self.events = _rows(paths["events.jsonl"], Event)
@@ -67,6 +73,11 @@ class History:
         """Return the length of each file in bytes."""
         return {name: file.tell() for name, file in self._files.items()}
 
+    def synchronize(self) -> None:
+        """Wait until all rows so far are on the disk; another thread may add rows meanwhile."""
+        for file in self._files.values():
+            os.fsync(file.fileno())
+
     def close(self) -> None:
         """Close the files."""
         for file in self._files.values():
@@ -82,11 +93,26 @@ class History:
             ) from error
 
 
+def _cut(path: Path, size: int) -> int:
+    """Shorten a file to at most ``size`` bytes, or to its whole lines if it is shorter; return its length."""
+    if not path.exists():
+        return 0
+    if path.stat().st_size < size:  # its last rows were lost, for example with the power of the machine
+        with path.open("rb") as file:
+            size = sum(len(line) for line in file if line.endswith(b"\n"))
+    os.truncate(path, size)
+    return size
+
+
 def _rows(path: Path, kind: type[T]) -> list[T]:
     try:
         return msgspec.json.Decoder(kind).decode_lines(path.read_bytes())
+    except FileNotFoundError:
+        return []
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigurationError(f"{path} is damaged, so the run cannot resume: {error}") from error
+        raise ConfigurationError(
+            f"{path} is damaged, so the run cannot resume: {error}; remove the damaged lines, and resume again"
+        ) from error
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -80,7 +80,7 @@ class TrainingLoop(RunState):
         self._in_round = False  # False during evaluation: a loss there interrupts no round
         self._interrupted = False  # a loss interrupted a round, and no call has ended since
         self._interrupt = Interrupt()
-        self._writer = CheckpointWriter(checkpoints, self._interrupt.check_second)
+        self._writer = CheckpointWriter(checkpoints, self._interrupt.check_second, before=history.synchronize)
         self._rejections = Rejections()
         self._meter = UsageMeter(engine, cluster, history, strategy.traced, counted=strategy.counts, peak=peak)
         self._notifier = Notifier(self._meter, history, callbacks)
@@ -112,6 +112,14 @@ class TrainingLoop(RunState):
         RunError : the run cannot continue, or a checkpoint could not be written.
         """
         self._notifier.begin(self._recorder.progress())
+        self._notifier.events(
+            (
+                "rows missing",
+                "",
+                f"{name} lacks {count} bytes that the checkpoint counts: the run continues without them",
+            )
+            for name, count in self._history.missing.items()
+        )
         self._monitor.alarm = self._inject_faults
         self._monitor.alarm_s = self._meter.began_s + self._faults.next_s()
         with self._interrupt, self._writer:
