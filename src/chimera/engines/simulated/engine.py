@@ -14,7 +14,7 @@ from chimera.core.engine import ENGINES, Disturbance, Resources
 from chimera.core.errors import ConfigurationError, EngineClosedError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import check_returns, handle_of, receive_handles
-from chimera.engines.simulated.call import ActorHandle, Call, Ref
+from chimera.engines.simulated.call import CONSTRUCTOR, ActorHandle, Call, Ref
 from chimera.engines.simulated.driver_waits import DriverWaits
 from chimera.engines.simulated.events import SimulatedContext
 from chimera.engines.simulated.group import SimulatedGroup
@@ -25,7 +25,7 @@ from chimera.engines.simulated.models.devices import Device, Devices
 from chimera.engines.simulated.models.network import Connections, Network
 from chimera.engines.simulated.node import NO_METHODS, Node
 from chimera.engines.simulated.options import options
-from chimera.engines.simulated.scheduler import CONSTRUCTOR, Scheduler
+from chimera.engines.simulated.scheduler import Scheduler
 from chimera.engines.stored import Stored
 from chimera.engines.threads import limit_threads
 
@@ -153,7 +153,7 @@ class Simulated:
             check_returns(returns, node.name, method)
         scheduler, sender = self._scheduler, self._driver
         issued_s = scheduler.now_s
-        if (caller := scheduler.running and scheduler.events.calling()) is not None:
+        if (caller := scheduler.execution.running and scheduler.events.calling()) is not None:
             sender, issued_s = caller.node, caller.node.sends_s(caller.clock_s)
         call = Call(sender, node, method, next(self._order), issued_s, args, kwargs, returns)
         refs = call.refs
