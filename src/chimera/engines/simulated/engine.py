@@ -7,9 +7,9 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
-from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, overload
 
+from chimera.core.closing import Closing
 from chimera.core.engine import ENGINES, Disturbance, Resources
 from chimera.core.errors import ConfigurationError, EngineClosedError
 from chimera.core.trace import TraceRow
@@ -33,7 +33,7 @@ _numbers = itertools.count()
 
 
 @ENGINES.register("simulated")
-class Simulated:
+class Simulated(Closing):
     """An engine in virtual time: one process executes each call at once, and simulates only the clock.
 
     A call starts when its message and its arguments have crossed the simulated network and the actor is free. The arguments
@@ -294,14 +294,6 @@ class Simulated:
             node.port.downlink.forget(math.inf)
         for link in self._connections.trunks:
             link.forget(math.inf)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _check_open(self) -> None:
         if self._closed:
