@@ -19,7 +19,8 @@ from chimera.nodes.settings import Settings
 from chimera.nodes.table import Table, numeric_array
 from chimera.nodes.workers import schemas
 from chimera.nodes.workers.estimator_worker import to_serializable
-from chimera.nodes.workers.gradient_worker import GradientWorker, Problem, float32_rows
+from chimera.nodes.workers.gradient_worker import GradientWorker
+from chimera.nodes.workers.problem import Problem, float32_rows
 from chimera.nodes.workers.training_data import Data
 from chimera.web.background import in_thread
 from chimera.web.body import answer, read_object, required
