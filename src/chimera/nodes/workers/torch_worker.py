@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError, MissingExtraError
 from chimera.models.instantiation import first_line, instantiate
-from chimera.models.losses import INDICATOR_LOSSES, LossFunction, make_loss
+from chimera.models.loss import LossFunction
+from chimera.models.losses import INDICATOR_LOSSES, make_loss
 from chimera.models.model import MODELS, Task
 from chimera.nodes.settings import Settings
 from chimera.nodes.table import Table, numeric_array
