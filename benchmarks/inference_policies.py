@@ -19,7 +19,8 @@ from PIL import Image
 
 from chimera.inference.policies.policy import POLICIES
 from chimera.inference.scheduling.fairness import Progress, progress, rates, ratios
-from chimera.inference.scheduling.simulation import Conditions, Fault, Outcome, SimulatedJob, Simulation
+from chimera.inference.scheduling.scenario import Conditions, Fault, SimulatedJob
+from chimera.inference.scheduling.simulation import Outcome, Simulation
 
 ENDLESS = 10**9
 UNTIL_S = 180.0

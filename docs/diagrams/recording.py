@@ -14,9 +14,9 @@ import numpy as np
 
 from chimera import Dataset, Trainer
 from chimera.engines.simulated.call import Call
+from chimera.engines.simulated.execution import Execution
 from chimera.engines.simulated.group import SimulatedGroup
 from chimera.engines.simulated.models.network import Connections, PlacedPort, Port
-from chimera.engines.simulated.scheduler import Scheduler
 
 FEATURES, CLASSES = 16, 4
 
@@ -67,14 +67,14 @@ def record(settings: Mapping[str, Any]) -> Recording:
 def _listening(recording: Recording) -> Iterator[None]:
     """Record what simulated engines do within the block. The trace of a run has no senders and no parts of calls."""
     names: dict[Port, str] = {}
-    connect, charge, count = Connections.port, Scheduler.charge, SimulatedGroup._count_bytes
+    connect, charge, count = Connections.port, Execution.charge, SimulatedGroup._count_bytes
 
     def port(self: Connections, name: str, device: Any) -> Port:
         made = connect(self, name, device)
         names[made] = name
         return made
 
-    def charged(self: Scheduler) -> Call | None:
+    def charged(self: Execution) -> Call | None:
         call = self.running
         before = (call.clock_s, call.samples) if call else (0.0, 0)
         charge(self)
@@ -90,7 +90,7 @@ def _listening(recording: Recording) -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(Connections, "port", port))
-        stack.enter_context(patch.object(Scheduler, "charge", charged))
+        stack.enter_context(patch.object(Execution, "charge", charged))
         stack.enter_context(patch.object(SimulatedGroup, "_count_bytes", counted))
         for kind in (Port, PlacedPort):
             stack.enter_context(patch.object(kind, "send", _recorded(kind, names, recording.messages)))

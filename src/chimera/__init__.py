@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from chimera.nodes.run import run
     from chimera.training.artifacts.rebuild import load
     from chimera.training.artifacts.result import Run
-    from chimera.training.comparison.comparison import Comparison, compare
+    from chimera.training.comparison.comparison import Comparison
+    from chimera.training.comparison.execution import compare
     from chimera.training.experiment.experiment import Experiment
     from chimera.training.progress.callback import Callback, Event, Progress
     from chimera.training.trainer import Trainer
@@ -59,7 +60,7 @@ _PLACES = {
     "Terminated": "chimera.core.stop_signals",
     "TorchModel": "chimera.models.torch_model",
     "Trainer": "chimera.training.trainer",
-    "compare": "chimera.training.comparison.comparison",
+    "compare": "chimera.training.comparison.execution",
     "embed": "chimera.embeddings.recipe",
     "get": "chimera.core.call",
     "infer": "chimera.inference.session",

@@ -13,8 +13,9 @@ from chimera.core.errors import ConfigurationError
 from chimera.inference.journal import records
 from chimera.inference.policies.policy import POLICIES
 from chimera.inference.scheduling.fairness import Progress, progress, ratios
+from chimera.inference.scheduling.scenario import Conditions, Fault, SimulatedJob
 from chimera.inference.scheduling.scheduler import Scheduler
-from chimera.inference.scheduling.simulation import Conditions, Fault, SimulatedJob, Simulation
+from chimera.inference.scheduling.simulation import Simulation
 
 ENDLESS = 10**9
 TIMES = {  # seconds a query of each job

@@ -17,7 +17,7 @@ from chimera.core.errors import ConfigurationError
 from chimera.models.compute import Compute
 from chimera.models.own_optimizer import Position, RunLength
 from chimera.models.torch_model import TorchModel
-from chimera.training.optimizers.optimizer import avoid_compiler_import
+from chimera.training.optimizers.flat_optimizer import avoid_compiler_import
 from lightning_kit import LIBRARIES, X, Y, base_of, made, plain
 
 BATCH = X[:10], Y[:10]

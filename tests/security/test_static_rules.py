@@ -76,7 +76,8 @@ REVIEWED = {
     "nodes/workers/__init__.py": "names of the package's own table",
     "training/artifacts/rebuild.py": "a factory that a run's folder names, if the caller trusts its code",
     "training/experiment/resolve.py": "a constant",
-    "training/optimizers/optimizer.py": "an optimizer that the user names; by-path names of others go through load_object",
+    "training/optimizers/flat_optimizer.py": "an optimizer that the user names; by-path names of others go through load_object",
+    "training/optimizers/optimizer.py": "whether torch is installed, without importing it",
     "training/privacy/settings.py": "constants",
 }  # fmt: skip
 

@@ -18,7 +18,7 @@ from chimera.core.errors import ConfigurationError
 from chimera.embeddings import vectors_of
 from chimera.inference import models
 from chimera.report.html import write_report
-from chimera.training.comparison.comparison import compare
+from chimera.training.comparison.execution import compare
 from chimera.training.experiment.experiment import Experiment
 
 EXPERIMENT = """

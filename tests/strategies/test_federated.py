@@ -234,7 +234,8 @@ def expected_steps(name: str, gradients: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", ["fed-adam", "fed-yogi", "fed-adagrad"])
 def test_adaptive_server_steps_match_the_paper(name: str) -> None:
     from chimera.strategies.strategy import STRATEGIES
-    from chimera.training.optimizers.optimizer import FlatOptimizer, OptimizerSettings
+    from chimera.training.optimizers.flat_optimizer import FlatOptimizer
+    from chimera.training.optimizers.optimizer import OptimizerSettings
     from chimera.training.plugin import named
 
     decays = {"beta1": 0.9} if name == "fed-adagrad" else {"betas": [0.9, 0.99]}

@@ -9,7 +9,8 @@ import pytest
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.rows import RowLayout, SparseRows
-from chimera.training.optimizers.optimizer import FlatOptimizer, OptimizerSettings
+from chimera.training.optimizers.flat_optimizer import FlatOptimizer
+from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.optimizers.plain_sgd import PlainSGD
 
 ROWS = RowLayout((6, 1), (10, 4))  # six rows of ten elements, and one of four

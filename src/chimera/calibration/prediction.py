@@ -92,7 +92,7 @@ def predict(
 
     Parameters
     ----------
-    vary : see `chimera.training.comparison.comparison.compare`.
+    vary : see `chimera.training.comparison.execution.compare`.
     settings : overrides ``KEY=VALUE``. A parameter that an override or a variation of ``engine`` sets has no uncertainty.
     processors : processors that all workers share; 0 if each has its own. Default: as in the runs of the calibration.
     draws : parameter sets that are drawn from the uncertainty of the calibration.

@@ -109,7 +109,7 @@ def run_grid(
     from chimera.cli.grid_display import GridDisplay
     from chimera.core.errors import ConfigurationError
     from chimera.training.artifacts.location import folder_of
-    from chimera.training.comparison.comparison import compare as run_comparison
+    from chimera.training.comparison.execution import compare as run_comparison
 
     if out is not None and write_files is not None and folder_of(out) is None:
         raise ConfigurationError(f"{out} is not on this machine: several numbers of learners need a folder here")

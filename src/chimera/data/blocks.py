@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-Indices = NDArray[np.int64]
+from chimera.data.grouping import Grouping, Indices
 
 
 @dataclass(frozen=True, eq=False)
-class Blocks:
+class Blocks(Grouping):
     """Samples in blocks, of which a process keeps some.
 
     In each epoch the blocks are shuffled and cut into windows of ``together`` blocks. The samples of each window are shuffled.
@@ -27,37 +27,25 @@ class Blocks:
     bounds: Indices
     together: int
 
-    def __eq__(self, other: object) -> bool:
-        """Return whether the blocks are the same, so that workers of one process share cached values."""
-        return isinstance(other, Blocks) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
     @cached_property
-    def _key(self) -> tuple[int, bytes]:
+    def key(self) -> tuple[int, bytes]:
+        """Number of blocks that a process keeps, and bounds."""
         return self.together, self.bounds.tobytes()
 
-    def of(self, samples: NDArray[Any]) -> Blocks:
-        """Return the blocks of some of the samples, whose numbers ascend; these samples are numbered from 0."""
-        return Blocks(np.unique(np.searchsorted(samples, self.bounds.astype(samples.dtype))), self.together)
+    @property
+    def samples(self) -> int:
+        """The number of samples."""
+        return int(self.bounds[-1])
 
-    def batch(self, seed: tuple[int, ...], first: int, count: int) -> Indices:
-        """Return ``count`` samples of an endless stream of permutations, from number ``first`` on.
+    def of(self, samples: NDArray[Any]) -> Self:
+        """See `Grouping.of`."""
+        return type(self)(np.unique(np.searchsorted(samples, self.bounds.astype(samples.dtype))), self.together)
 
-        Parameters
-        ----------
-        seed : seed of the permutations; the epoch is appended.
-        """
-        samples, found = int(self.bounds[-1]), []
-        while count:
-            epoch, begin = divmod(first, samples)
-            ends = _shuffled(self, (*seed, epoch))[1]
-            window = int(np.searchsorted(ends, begin, "right"))
-            begin -= int(ends[window - 1]) if window else 0
-            found.append(_samples(self, (*seed, epoch), window)[begin : begin + count])
-            first, count = first + len(found[-1]), count - len(found[-1])
-        return found[0] if len(found) == 1 else np.concatenate(found)
+    def following(self, seed: tuple[int, ...], first: int) -> Indices:
+        """See `Grouping.following`: the rest of a window."""
+        ends = _shuffled(self, seed)[1]
+        window = int(np.searchsorted(ends, first, "right"))
+        return _samples(self, seed, window)[first - (int(ends[window - 1]) if window else 0) :]
 
 
 @lru_cache(maxsize=4)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-Indices = NDArray[np.int64]
+from chimera.data.grouping import Grouping, Indices
 
 _GROUPS = 50  # groups whose samples are sorted together, so that the samples of a group differ from epoch to epoch
 
 
 @dataclass(frozen=True, eq=False)
-class LengthGroups:
+class LengthGroups(Grouping):
     """Samples in groups of similar length.
 
     In each epoch the samples are shuffled and cut into windows of 50 groups. The samples of each window are sorted by length
@@ -30,34 +30,23 @@ class LengthGroups:
     lengths: NDArray[Any]
     size: int
 
-    def __eq__(self, other: object) -> bool:
-        """Return whether the groups are the same, so that workers of one process share cached values."""
-        return isinstance(other, LengthGroups) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
     @cached_property
-    def _key(self) -> tuple[int, bytes]:
+    def key(self) -> tuple[int, bytes]:
+        """Size and lengths."""
         return self.size, self.lengths.tobytes()
 
-    def of(self, samples: NDArray[Any]) -> LengthGroups:
-        """Return the groups of some of the samples; these samples are numbered from 0."""
-        return LengthGroups(self.lengths[samples], self.size)
+    @property
+    def samples(self) -> int:
+        """The number of samples."""
+        return len(self.lengths)
 
-    def batch(self, seed: tuple[int, ...], first: int, count: int) -> Indices:
-        """Return ``count`` samples of an endless stream of permutations, from number ``first`` on.
+    def of(self, samples: NDArray[Any]) -> Self:
+        """See `Grouping.of`; the samples need not ascend."""
+        return type(self)(self.lengths[samples], self.size)
 
-        Parameters
-        ----------
-        seed : seed of the permutations; the epoch is appended.
-        """
-        found = []
-        while count:
-            epoch, begin = divmod(first, len(self.lengths))
-            found.append(_permutation(self, (*seed, epoch))[begin : begin + count])
-            first, count = first + len(found[-1]), count - len(found[-1])
-        return found[0] if len(found) == 1 else np.concatenate(found)
+    def following(self, seed: tuple[int, ...], first: int) -> Indices:
+        """See `Grouping.following`."""
+        return _permutation(self, seed)[first:]
 
 
 @lru_cache(maxsize=2)  # a process with many workers, such as that of the simulated engine, shuffles only once

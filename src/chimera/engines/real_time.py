@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from chimera.core.closing import Closing
 from chimera.core.errors import EngineClosedError
 
 
-class RealTime:
+class RealTime(Closing):
     """A base class with a real clock, no state to restore, and a `close` that acts once. The engine sets ``_end``."""
 
     nodes_own_data = False
@@ -37,14 +37,6 @@ class RealTime:
     def close(self) -> None:
         """Stop everything that the engine has started."""
         self._end()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _check_open(self) -> None:
         if not self._end.alive:

@@ -11,9 +11,9 @@ import tempfile
 import time
 import weakref
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
+from chimera.core.closing import Closing
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.private import opener
 from chimera.inference.client import Client, outcome
@@ -30,7 +30,7 @@ _STOP_S = 20.0
 _POLL_S = 0.05
 
 
-class InferenceCluster:
+class InferenceCluster(Closing):
     """A cluster of processes on this machine. It stops at `close`, at the end of its context, or when this process exits.
 
     Parameters
@@ -102,18 +102,8 @@ class InferenceCluster:
         """Stop all processes. Unfinished jobs are resumed when a cluster is started in the folder again."""
         self._stop()
 
-    def __enter__(self) -> Self:
-        """Return the cluster."""
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop all processes."""
-        self.close()
-
-
-class InferenceJob:
+class InferenceJob(Closing):
     """One job of a cluster.
 
     Attributes
@@ -169,16 +159,6 @@ class InferenceJob:
         """Stop the cluster if `infer` started it for this job."""
         if self._own is not None:
             self._own.close()
-
-    def __enter__(self) -> Self:
-        """Return the job."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop the cluster if `infer` started it for this job."""
-        self.close()
 
     def _row(self, view: str) -> dict[str, Any]:
         return next(row for row in self._client.rows(view) if row["job"] == self.id)

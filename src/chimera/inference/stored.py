@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import shlex
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from chimera.core.closing import Closing
 from chimera.core.errors import ConfigurationError, UnavailableError
 from chimera.inference.api.operations import job_number
 from chimera.inference.api.views import job_row
@@ -18,7 +18,7 @@ from chimera.inference.results import stored
 from chimera.inference.scheduling.scheduler import Scheduler
 
 
-class StoredJobs:
+class StoredJobs(Closing):
     """The jobs of a cluster that is down. It has those methods of `Client` that only read the journal.
 
     Parameters
@@ -38,13 +38,7 @@ class StoredJobs:
         for record in self._journal.records():
             self._scheduler.apply(record)
 
-    def __enter__(self) -> Self:
-        """Return the jobs."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         """Close the journal."""
         self._journal.close()
 

@@ -18,7 +18,8 @@ from chimera.core.errors import ConfigurationError
 from chimera.core.registry import checked_options, load_object
 from chimera.models.instantiation import instantiate
 from chimera.models.linear_estimator import estimator_task
-from chimera.models.losses import INDICATOR_LOSSES, LossFunction, takes_values
+from chimera.models.loss import LossFunction
+from chimera.models.losses import INDICATOR_LOSSES, takes_values
 from chimera.models.metrics import Metrics
 from chimera.models.model import MODELS, Model, Task
 from chimera.models.sklearn_model import SklearnModel

@@ -17,7 +17,7 @@ import numpy as np
 
 from chimera.core.batch import Batch, leaves, mapped, rows_of
 from chimera.core.errors import ConfigurationError
-from chimera.models.losses import Loss
+from chimera.models.loss import Loss
 
 if TYPE_CHECKING:
     from torch import Tensor

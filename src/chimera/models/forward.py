@@ -15,7 +15,7 @@ from chimera.core.errors import ConfigurationError, DataError
 from chimera.models.compute import Compute
 from chimera.models.first_batch import CHECKED, check_loss
 from chimera.models.flat_module import FlatModule
-from chimera.models.losses import FLOAT32, INT64, Loss, as_tensor
+from chimera.models.loss import FLOAT32, INT64, Loss, as_tensor
 from chimera.models.module_buffers import check_rows
 from chimera.models.step import DefaultStep, Outcome, Step, outcome_of, outputs_in, outputs_of
 

@@ -46,33 +46,38 @@ def _classes(targets: Array, predictions: Array) -> Array:
     return targets.reshape(predictions.shape)
 
 
-class Accuracy:
-    """Share of correctly predicted classes; if rows have several labels, each counts, except those of -100."""
+class _Share:
+    """Share of correct answers, from their number and that of all answers."""
 
     def __init__(self) -> None:
         self.right = self.count = 0
+
+    def result(self) -> float:
+        return self.right / self.count if self.count else 0.0
+
+    def sums(self) -> Array:
+        return np.array([self.right, self.count], np.float64)
+
+    def add_sums(self, sums: Array) -> None:
+        right, count = sums.tolist()
+        self.right, self.count = self.right + int(right), self.count + int(count)
+
+
+class Accuracy(_Share):
+    """Share of correctly predicted classes; if rows have several labels, each counts, except those of -100."""
 
     def add(self, outputs: Array, predictions: Array, targets: Array) -> None:  # noqa: ARG002, D102
         wanted = _classes(targets, predictions)
         self.right += int(np.count_nonzero(predictions == wanted))
         self.count += int(np.count_nonzero(wanted != -100))
 
-    def result(self) -> float:  # noqa: D102
-        return self.right / self.count if self.count else 0.0
 
-    def sums(self) -> Array:  # noqa: D102
-        return np.array([self.right, self.count], np.float64)
-
-    def add_sums(self, sums: Array) -> None:  # noqa: D102
-        right, count = sums.tolist()
-        self.right, self.count = self.right + int(right), self.count + int(count)
-
-
-class TopAccuracy:
+class TopAccuracy(_Share):
     """Share of rows whose class is among the ``k`` largest outputs; a tie counts as correct."""
 
     def __init__(self, k: int) -> None:
-        self.k, self.right, self.count = k, 0, 0
+        super().__init__()
+        self.k = k
 
     def add(self, outputs: Array, predictions: Array, targets: Array) -> None:  # noqa: D102
         if outputs.ndim < 2 or outputs.shape[1] < 2:
@@ -81,16 +86,6 @@ class TopAccuracy:
         larger = (outputs > np.take_along_axis(outputs, classes, 1)).sum(1)
         self.right += int(np.count_nonzero(larger < self.k))
         self.count += larger.size
-
-    def result(self) -> float:  # noqa: D102
-        return self.right / self.count
-
-    def sums(self) -> Array:  # noqa: D102
-        return np.array([self.right, self.count], np.float64)
-
-    def add_sums(self, sums: Array) -> None:  # noqa: D102
-        right, count = sums.tolist()
-        self.right, self.count = self.right + int(right), self.count + int(count)
 
 
 class MeanError:

@@ -25,7 +25,8 @@ from chimera.models.frozen_parameters import frozen_digest
 from chimera.models.instantiation import module_of
 from chimera.models.lightning.hooks import is_lightning
 from chimera.models.lightning.step import LightningStep
-from chimera.models.losses import Loss, LossFunction, make_loss
+from chimera.models.loss import Loss, LossFunction
+from chimera.models.losses import make_loss
 from chimera.models.metrics import Metrics, metric_factories
 from chimera.models.model import Task
 from chimera.models.module_buffers import batch_norm_parameters, buffer_names, left_out, pack_buffers, unpack_buffers

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from chimera.engines.simulated.presence import Presence
     from chimera.engines.suspendable_thread import SuspendableThread
 
+CONSTRUCTOR = "__init__"  # the call that creates an actor
+
 Meetings: TypeAlias = "Mapping[SimulatedGroup, tuple[float, list[Call]]]"
 
 _SIZES = {type(None): 0, bool: 8, int: 8, float: 8, str: 8}  # sizes of plain values, as `nbytes` counts them

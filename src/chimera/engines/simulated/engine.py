@@ -7,14 +7,14 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
-from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, overload
 
+from chimera.core.closing import Closing
 from chimera.core.engine import ENGINES, Disturbance, Resources
 from chimera.core.errors import ConfigurationError, EngineClosedError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import check_returns, handle_of, receive_handles
-from chimera.engines.simulated.call import ActorHandle, Call, Ref
+from chimera.engines.simulated.call import CONSTRUCTOR, ActorHandle, Call, Ref
 from chimera.engines.simulated.driver_waits import DriverWaits
 from chimera.engines.simulated.events import SimulatedContext
 from chimera.engines.simulated.group import SimulatedGroup
@@ -26,7 +26,7 @@ from chimera.engines.simulated.models.devices import Device, Devices
 from chimera.engines.simulated.models.network import Connections, Network
 from chimera.engines.simulated.node import NO_METHODS, Node
 from chimera.engines.simulated.options import options
-from chimera.engines.simulated.scheduler import CONSTRUCTOR, Scheduler
+from chimera.engines.simulated.scheduler import Scheduler
 from chimera.engines.stored import Stored
 from chimera.engines.threads import limit_threads
 
@@ -34,7 +34,7 @@ _numbers = itertools.count()
 
 
 @ENGINES.register("simulated")
-class Simulated:
+class Simulated(Closing):
     """An engine in virtual time: one process executes each call at once, and simulates only the clock.
 
     A call starts when its message and its arguments have crossed the simulated network and the actor is free. The arguments
@@ -154,7 +154,7 @@ class Simulated:
             check_returns(returns, node.name, method)
         scheduler, sender = self._scheduler, self._driver
         issued_s = scheduler.now_s
-        if (caller := scheduler.running and scheduler.events.calling()) is not None:
+        if (caller := scheduler.execution.running and scheduler.events.calling()) is not None:
             sender, issued_s = caller.node, caller.node.sends_s(caller.clock_s)
         call = Call(sender, node, method, next(self._order), issued_s, args, kwargs, returns)
         refs = call.refs
@@ -295,14 +295,6 @@ class Simulated:
             node.port.downlink.forget(math.inf)
         for link in self._connections.trunks:
             link.forget(math.inf)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -123,7 +123,7 @@ class Events:
         else:
             assert call.call_thread is not None
             lost = Abandoned() if node.crash_s <= time_s else None
-            self._scheduler.advance(call, partial(call.call_thread.resume, lost))
+            self._scheduler.execution.advance(call, partial(call.call_thread.resume, lost))
         self.schedule(node)
         self._scheduler.pump()
 
@@ -186,14 +186,14 @@ class Events:
 
     def clock_s(self) -> float:
         """Return the time of the running call, or the driver's."""
-        call = self._scheduler.charge()
+        call = self._scheduler.execution.charge()
         return self._scheduler.now_s if call is None else call.clock_s
 
     def record(self, name: str, began_s: float) -> None:
         """Add a row for a part of the running call; see `chimera.core.call.record`. The next part draws a new factor."""
-        if (call := self._scheduler.charge()) is not None:
+        if (call := self._scheduler.execution.charge()) is not None:
             call.record(name, began_s)
-            self._scheduler.draw_factor(call)
+            self._scheduler.execution.draw_factor(call)
 
     def await_messages(self, call: Call, awaited: Awaited) -> None:
         """Suspend the running call until messages have arrived, or a death ends the wait."""
@@ -207,7 +207,7 @@ class Events:
 
     def calling(self) -> Call | None:
         """Return the running call that calls another actor or waits for one, with its clock set; None for the driver."""
-        call = self._scheduler.charge()
+        call = self._scheduler.execution.charge()
         if call is not None and call.call_thread is None:
             raise ConfigurationError(
                 f"give {call.node.name} the handles that it uses as arguments: it cannot wait otherwise"

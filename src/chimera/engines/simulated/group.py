@@ -121,7 +121,7 @@ class SimulatedGroup:
         return ActorLost(f"{node.name} was lost at {lost_s:g} s, and {call.node.name} met it in a group")
 
     def _meet(self, name: str, detail: str | int, array: NDArray[np.float32]) -> None:
-        call = self._scheduler.charge()
+        call = self._scheduler.execution.charge()
         if call is None or call.node not in self._ranks:
             raise RunError(f"{name} was called outside of a call on a member of the group")
         if not isinstance(array, np.ndarray) or array.dtype != np.float32 or not array.flags.writeable:

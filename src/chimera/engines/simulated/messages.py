@@ -233,7 +233,7 @@ class GroupMessages:
 
     def _running(self, verb: str) -> tuple[Call, int]:
         """Return the running call, with its clock set, and the rank of its actor."""
-        call = self._scheduler.charge()
+        call = self._scheduler.execution.charge()
         if call is None or call.node not in self._ranks:
             raise RunError(f"{verb} was called outside of a call on a member of the group")
         if call.node.crash_s <= call.clock_s:

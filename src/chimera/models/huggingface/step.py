@@ -9,7 +9,7 @@ from typing import Any
 
 from chimera.core.batch import Batch, inputs_of, target_key, targets_of
 from chimera.core.errors import DataError
-from chimera.models.losses import IGNORED
+from chimera.models.loss import IGNORED
 
 _MANY = 12
 """Least number of compared targets: fewer may equal inputs by chance. Some collators leave a tenth of the tokens unmasked."""

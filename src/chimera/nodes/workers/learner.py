@@ -18,7 +18,8 @@ from chimera.training.worker.learner import Learner
 from chimera.training.worker.own_order import bound_order
 
 if TYPE_CHECKING:
-    from chimera.nodes.workers.gradient_worker import GradientWorker, Problem
+    from chimera.nodes.workers.gradient_worker import GradientWorker
+    from chimera.nodes.workers.problem import Problem
 
 KIND, PRIVATE_KIND = (f"{kind.__module__}.{kind.__qualname__}" for kind in (Learner, PrivateWorker))
 """The classes that drivers request, without and with privacy."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from chimera.core.errors import DataError, NonFiniteError
 from chimera.core.parameters import all_finite
 from chimera.models.instantiation import first_line
-from chimera.nodes.workers.gradient_worker import coefficients
+from chimera.nodes.workers.problem import coefficients
 
 
 class LocalEpoch:

@@ -14,8 +14,9 @@ from chimera.models.instantiation import first_line
 from chimera.models.linear_estimator import estimator_task, has_exact_gradient
 from chimera.models.sklearn_model import SklearnModel
 from chimera.nodes.settings import Settings
-from chimera.nodes.workers.gradient_worker import GradientWorker, LocalUpdate, Problem, float32_rows
+from chimera.nodes.workers.gradient_worker import GradientWorker
 from chimera.nodes.workers.local_epoch import LocalEpoch
+from chimera.nodes.workers.problem import LocalUpdate, Problem, float32_rows
 from chimera.nodes.workers.training_data import Data
 
 ModelType = Literal["regressor", "classifier"]

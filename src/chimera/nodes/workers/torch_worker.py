@@ -13,13 +13,15 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError, MissingExtraError
 from chimera.models.instantiation import first_line, instantiate
-from chimera.models.losses import INDICATOR_LOSSES, LossFunction, make_loss
+from chimera.models.loss import LossFunction
+from chimera.models.losses import INDICATOR_LOSSES, make_loss
 from chimera.models.model import MODELS, Task
 from chimera.nodes.settings import Settings
 from chimera.nodes.table import Table, numeric_array
 from chimera.nodes.workers import schemas
 from chimera.nodes.workers.estimator_worker import to_serializable
-from chimera.nodes.workers.gradient_worker import GradientWorker, Problem, float32_rows
+from chimera.nodes.workers.gradient_worker import GradientWorker
+from chimera.nodes.workers.problem import Problem, float32_rows
 from chimera.nodes.workers.training_data import Data
 from chimera.web.background import in_thread
 from chimera.web.body import answer, read_object, required

@@ -23,7 +23,8 @@ from chimera.data.scaling import Standardize
 from chimera.data.split import DATASETS, Split
 from chimera.models.compute import Compute
 from chimera.models.conversion import as_model, build_model
-from chimera.models.losses import IGNORED, INDICATOR_LOSSES
+from chimera.models.loss import IGNORED
+from chimera.models.losses import INDICATOR_LOSSES
 from chimera.models.model import MODELS, Model
 from chimera.strategies.strategy import Strategy
 from chimera.training.aggregation.aggregation import AGGREGATIONS

@@ -20,7 +20,8 @@ from chimera.training.experiment.resolve import check_aggregation, check_codecs
 from chimera.training.experiment.resources import resources_of, resources_table, server_resources_of
 from chimera.training.fault_tolerance.injection import as_sentences
 from chimera.training.fault_tolerance.settings import FaultTolerance
-from chimera.training.optimizers.optimizer import OptimizerSettings, avoid_compiler_import
+from chimera.training.optimizers.flat_optimizer import avoid_compiler_import
+from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.optimizers.own import suggestion
 from chimera.training.plugin import instantiate, label, named, uplink_and_downlink
 from chimera.training.privacy.settings import Privacy

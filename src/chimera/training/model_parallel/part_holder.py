@@ -17,7 +17,8 @@ from chimera.models.device import device_view, move
 from chimera.training.messages.rejection import ADVICE, Applied, fault_of_gradient
 from chimera.training.messages.tally import Tally
 from chimera.training.model_parallel.partitioning import Part
-from chimera.training.optimizers.optimizer import FlatOptimizer, OptimizerSettings
+from chimera.training.optimizers.flat_optimizer import FlatOptimizer
+from chimera.training.optimizers.optimizer import OptimizerSettings
 
 THERE, BACK = (
     1 / 3,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.codec import CODECS, State
+from chimera.codecs.codec import CODECS
 from chimera.codecs.reduction import Reduction
 from chimera.core import call
 from chimera.core.engine import Group
@@ -38,9 +38,10 @@ from chimera.training.worker.local_training import LocalTraining
 from chimera.training.worker.row_exchange import RowExchange
 from chimera.training.worker.shared_parameters import SharedParameters
 from chimera.training.worker.side_by_side import SideBySide
+from chimera.training.worker.worker_state import WorkerState
 
 
-class Learner(GroupGradient, Attacker, Masking, LocalRounds):
+class Learner(GroupGradient, Attacker, Masking, LocalRounds, WorkerState):
     """One worker. If nodes own the data, it is created there, see `chimera.nodes.workers.learner`.
 
     Parameters
@@ -239,56 +240,6 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         if reported_fill is not None and (fill := reported_fill()) is not None:
             done.fill, done.worker = fill, f"worker {self._rank}"
         return done
-
-    def buffers(self) -> Flat:
-        """Return the buffers of the model."""
-        return self._model.buffers()
-
-    def load_buffers(self, flat: Flat) -> None:
-        """Set the buffers of the model."""
-        self._model.load_buffers(flat)
-
-    def state(self) -> dict[str, Any]:
-        """Return the replica: parameters, optimizer, step, the state of codecs that the group shares, states of extensions."""
-        return {
-            "step": self._step,
-            "weights": self._model.parameters(),
-            "optimizer": self._own_optimizer().state(),
-            "codec": self._kept_shared if self._reduction is None else self._reduction.shared(),
-            **self._extensions.state(),
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Become a copy of the replica that `state` returned."""
-        self._model.load(state["weights"])
-        self._own_optimizer().restore(state["optimizer"])
-        self._step = state["step"]
-        self._kept_shared = state.get("codec", {})  # older checkpoints have none
-        if self._reduction is not None:
-            self._reduction.restore_shared(self._kept_shared)
-        self._extensions.restore(state)
-
-    def codec_states(self) -> list[State]:
-        """Return the states of its codecs, one for each shard or one for its group; restored states of unused codecs too."""
-        return self._exchange.states() if self._reduction is None else [self._reduction.state()]
-
-    def restore_codecs(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Restore states that `codec_states` returned, at once or when the codecs are created."""
-        self._kept = states
-        if self._reduction is None:
-            self._exchange.restore(states)
-        elif states:
-            self._reduction.restore(states[0])
-
-    def go_to(self, step: int) -> None:
-        """Continue with the batch of this step."""
-        self._step = step
-        self._gradients.forget_ahead()
-
-    def follow(self, order: Order, since: int) -> None:
-        """Read the data of another order from now on; ``since`` is the step at which the order starts."""
-        self._gradients.order = order
-        self.go_to(max(self._step, since))
 
     def _answer(self, weights: Sequence[Encoded]) -> list[Any]:
         """See `gradient`."""
