@@ -104,6 +104,8 @@ def _place(frame: Any, column: str | int) -> int:
         return names.index(column)
     number = int(column) if isinstance(column, int) or column.lstrip("-").isdecimal() else None
     if number is None or not -len(names) <= number < len(names):
+        if str(column) in names:  # a year, which a command line passes as an integer
+            return names.index(str(column))
         raise DataError(f"the table has no column {column!r}; its columns: {', '.join(map(str, names))}")
     return number % len(names)
 
