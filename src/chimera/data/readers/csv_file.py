@@ -70,7 +70,9 @@ def read_csv(path: Path, *, header: bool | None = None) -> Any:
         raise DataError(f"{path} is not a text file: {error}{advice}") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error}") from error
-    frame.columns = [str(name).strip() for name in frame.columns]  # "a , b": a space before a separator is no part of it
+    frame.columns = [
+        str(name).strip() for name in frame.columns
+    ]  # "a , b": a space before a separator is no part of it
     if not len(frame):
         raise DataError(f"{path} is empty: it has a header and no rows")
     if detect and not header and _may_be_names(cells[0], frame):
