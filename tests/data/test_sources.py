@@ -85,6 +85,13 @@ INVALID_TABLES = {
     "names only": ("a,b\n", "empty"),
     "index": (",a,y\n0,5,1\n1,6,0\n2,7,1\n", r"numbers the rows.*drop=\['Unnamed: 0'\]"),
     "one column": ("a\n1\n2\n", "1 column"),
+    "unnamed first column": (
+        "a,y\nr1,1,0\nr2,2,1\n",
+        "first line of .* has 2 cells and the others more: name each column",
+    ),
+    "unnamed last column": ("a,b,y\n1,2,0,5\n2,2,1,6\n3,2,1,7\n", "has 3 cells and the others more: name each column"),
+    "separator at the end": ("a,y\n1,0,\n2,1,\n", "has 2 cells and the others more"),
+    "empty column": ("a,y,\n1,0,\n2,1,\n", r"column 'Unnamed: 2' is empty: leave it out \(drop\)"),
     "long line": ("a,b\n1,2\n1,2,3\n", "equal numbers of cells in all lines"),
     "missing": ("a,b,y\n1,,0\n1,2,1\n,,1\n", "column 'a' lacks 1 of 3 values, the first in row 2"),
     "missing target": ("a,y\n1,0\n2,\n", "column 'y' lacks 1 of 2 values, the first in row 1"),

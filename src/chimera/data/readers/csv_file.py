@@ -70,17 +70,23 @@ def read_csv(path: Path, *, header: bool | None = None) -> Any:
         raise DataError(f"{path} is not a text file: {error}{advice}") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error}") from error
-    frame.columns = [
-        str(name).strip() for name in frame.columns
-    ]  # "a , b": a space before a separator is no part of it
+    frame.columns = [str(name).strip() for name in frame.columns]  # as in "a , b"
     if not len(frame):
         raise DataError(f"{path} is empty: it has a header and no rows")
-    if detect and not header and _may_be_names(cells[0], frame):
-        shown = ", ".join(cells[0][:_SHOWN_CELLS]) + (", ..." if len(cells[0]) > _SHOWN_CELLS else "")
+    _check_first_line(cells, frame, path, header=header, detected=detect)
+    return frame
+
+
+def _check_first_line(cells: list[list[str]], frame: Any, path: Path, *, header: bool | None, detected: bool) -> None:
+    """Raise DataError if the names of the columns are not certain; ``cells`` are those of the first lines."""
+    first = cells[0]
+    if header and len(cells[1]) > len(first):  # pandas took the first cells as an index: all names would move
+        raise DataError(f"the first line of {path} has {len(first)} cells and the others more: name each column")
+    if detected and not header and _may_be_names(first, frame):
+        shown = ", ".join(first[:_SHOWN_CELLS]) + (", ..." if len(first) > _SHOWN_CELLS else "")
         raise DataError(
             f"the first line of {path} ({shown}) may be names of columns or values: set header to true or false"
         )
-    return frame
 
 
 def _may_be_names(first: list[str], frame: Any) -> bool:

@@ -211,6 +211,8 @@ def _inferred(series: Any) -> Any:
 
 def _check_complete(name: str, series: Any) -> None:
     missing = np.flatnonzero(series.isna().to_numpy())
+    if len(missing) and len(missing) == len(series):
+        raise DataError(f"the column {name!r} is empty: leave it out (drop)")
     if len(missing):
         raise DataError(
             f"the column {name!r} lacks {len(missing)} of {len(series)} values, the first in row {missing[0]}: "
