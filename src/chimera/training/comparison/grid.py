@@ -67,6 +67,8 @@ def grid_of(experiment: Experiment, variations: Sequence[Variation], seeds: Sequ
     ------
     ConfigurationError : a key does not exist, a table refuses a value, or two cells are the same.
     """
+    if seeds and any(variation.path == ("train", "seed") for variation in variations):
+        raise ConfigurationError("--repeat sets train.seed, so --vary cannot vary it: use --repeat SEED,SEED,... alone")
     cells: list[Cell] = []
     seen: dict[Any, str] = {}
     taken: set[str] = set()
