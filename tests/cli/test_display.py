@@ -9,7 +9,7 @@ from rich.console import Console
 
 from chimera.cli.display import QUIET_S, REFRESH_S, LiveDisplay, PlainDisplay, figures_of
 from chimera.cli.display_workers import DOTS, NAMED, Rate, queues, rates_of_workers, workers_text
-from chimera.cli.outcome import event_line, outcome, seconds
+from chimera.cli.outcome import event_line, measure, outcome, seconds
 from chimera.training.progress.callback import Event, Progress
 
 SUMMARY = {
@@ -278,6 +278,18 @@ def test_a_rate_without_time_is_none():
 )
 def test_durations_are_formatted(value, text):
     assert seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.1, "0.1000"), (0, "0.0000"), (-2.5, "-2.5000"), (0.0012, "0.0012"), (1.234567e-5, "1.235e-05"),
+     (999_999.0, "999999.0000"), (1.234567e9, "1.235e+09"), (float("nan"), "nan"), (float("inf"), "inf")],
+)  # fmt: skip
+def test_small_and_large_losses_keep_their_digits(value, text):
+    assert measure(value) == text
+    summary = {**SUMMARY, "metrics": {"loss": value}}
+    assert dict(outcome(summary))["metrics"] == f"loss {text}"
+    assert dict(figures_of(progress(loss=value), Rate()))["loss"] == text
 
 
 def test_an_event_is_one_line_without_empty_parts():

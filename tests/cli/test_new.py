@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
+import torch
 
 import chimera
 from chimera.cli.new import KINDS
@@ -35,6 +38,17 @@ def test_the_test_of_a_new_project_passes(invoke, tmp_path, kind):
     done = run_tests(folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "passed" in done.stdout
+
+
+@pytest.mark.long
+def test_the_call_in_a_readme_loads_the_trained_module(invoke, tmp_path):
+    folder, out = tmp_path / "mine", tmp_path / "run"
+    invoke("new", "images", folder)
+    short = ["--engine", "simulated", "--set", "train.epochs=1", "--quiet", "--out", out]
+    assert invoke("train", folder / "experiment.toml", *short).exit_code == 0
+    (call,) = re.findall(r"`(chimera\.load.*?)`", (folder / "README.md").read_text())
+    module = eval(call.replace("runs/...", str(out)))
+    assert isinstance(module, torch.nn.Module)
 
 
 @pytest.mark.parametrize("command", [("new", "torch"), ("nodes", "init")], ids=" ".join)
@@ -79,6 +93,15 @@ def test_a_loop_of_symbolic_links_is_refused_in_one_line(invoke, tmp_path, kind)
     assert result.stderr.startswith("error: cannot write the ")
 
 
+def test_a_parquet_file_of_the_user_is_read_as_one(invoke, tmp_path):
+    table = tmp_path / "mine.parquet"
+    pd.DataFrame({"size": [i % 9 + 0.5 for i in range(60)], "kind": ["a", "b"] * 30}).to_parquet(table)
+    assert invoke("new", "tabular", tmp_path / "mine", "--data", table).exit_code == 0
+    result = invoke("data", tmp_path / "mine/experiment.toml")
+    assert result.exit_code == 0, result.output
+    assert "mine.parquet · 48 train, 12 test" in result.stdout
+
+
 def test_a_folder_with_such_files_is_left_as_it_is(invoke, tmp_path):
     (tmp_path / "model.py").write_text("mine")
     result = invoke("new", "tabular", tmp_path)
@@ -95,6 +118,9 @@ def test_a_folder_with_such_files_is_left_as_it_is(invoke, tmp_path):
         (["torch", "--data", "x.csv"], "--data has no meaning for a project of the kind 'torch'"),
         (["images", "--target", "x"], "--target has no meaning for a project of the kind 'images'"),
         (["tabular", "--data", "missing.csv"], "--data: there is no 'missing.csv'"),
+        (["tabular", "--data", "/"], "--data: '/' is a folder: a table (CSV or Parquet) is a file"),
+        (["text", "--data", "/"], "--data: '/' is a folder: a text is a file"),
+        (["images", "--data", __file__], f"--data: {__file__!r} is a file: images are in a folder for each class"),
     ],
 )
 def test_mistakes_are_answered_in_one_line(invoke, arguments, message):

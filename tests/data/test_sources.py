@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ import pytest
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.data.dataset import Dataset
 from chimera.data.files import csv
+from chimera.data.readers import csv_file
 from chimera.data.split import DATASETS, Split
 
 TABLES = {
@@ -57,6 +59,21 @@ def test_the_target_is_a_column_by_name_or_index_and_the_last_by_default(tmp_pat
     assert (several.outputs, several.features) == (2, ("c=x", "c=y"))
 
 
+def test_spaces_around_a_name_are_no_part_of_it(tmp_path):
+    path = write(tmp_path / "t.csv", "a , b , y \n1 , 2 , 0\n3 , 4 , 1\n")
+    data = Dataset.of(path, target="a")
+    assert (data.classes, data.features) == (("1", "3"), ("b", "y"))
+
+
+def test_an_integer_beyond_the_columns_is_the_name_of_a_column(tmp_path):
+    path = write(tmp_path / "t.csv", "1,2019,2020\n1.5,2.5,7\n3.5,4.5,8\n")
+    data = Dataset.of(path, header=True, target=2020)  # as --set data.target=2020 gives it
+    assert (data.classes, data.features) == (("7", "8"), ("1", "2019"))
+    assert Dataset.of(path, header=True, target=1).targets.tolist() == [2.5, 4.5]
+    with pytest.raises(DataError, match="no column 2021; its columns: 1, 2019, 2020"):
+        Dataset.of(path, header=True, target=2021)
+
+
 def test_the_header_option_overrides_detection(tmp_path):
     path = write(tmp_path / "t.csv", "e,p\nx,e\nx,p\n")
     assert len(Dataset.of(path)) == 2
@@ -68,6 +85,13 @@ INVALID_TABLES = {
     "names only": ("a,b\n", "empty"),
     "index": (",a,y\n0,5,1\n1,6,0\n2,7,1\n", r"numbers the rows.*drop=\['Unnamed: 0'\]"),
     "one column": ("a\n1\n2\n", "1 column"),
+    "unnamed first column": (
+        "a,y\nr1,1,0\nr2,2,1\n",
+        "first line of .* has 2 cells and the others more: name each column",
+    ),
+    "unnamed last column": ("a,b,y\n1,2,0,5\n2,2,1,6\n3,2,1,7\n", "has 3 cells and the others more: name each column"),
+    "separator at the end": ("a,y\n1,0,\n2,1,\n", "has 2 cells and the others more"),
+    "empty column": ("a,y,\n1,0,\n2,1,\n", r"column 'Unnamed: 2' is empty: leave it out \(drop\)"),
     "long line": ("a,b\n1,2\n1,2,3\n", "equal numbers of cells in all lines"),
     "missing": ("a,b,y\n1,,0\n1,2,1\n,,1\n", "column 'a' lacks 1 of 3 values, the first in row 2"),
     "missing target": ("a,y\n1,0\n2,\n", "column 'y' lacks 1 of 2 values, the first in row 1"),
@@ -229,3 +253,23 @@ def test_the_csv_data_set_accepts_options(tmp_path):
         DATASETS.create("csv")
     with pytest.raises(ConfigurationError, match="no option 'separator'"):
         DATASETS.create("csv", {"path": path, "separator": ";"})
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["city,2019,2020,kind", ",2019,2020,kind", "city,x,2020,kind", "0,1,2,3", ",0,1,2", "1,2,3,4"],
+)
+def test_a_first_line_that_may_have_names_or_values_is_refused(tmp_path, first):
+    rows = "Rome,1.5,2.5,a\nBonn,2.5,3.5,b\nRome,0.5,1.5,b\nBonn,3.0,2.0,a\n"
+    path = write(tmp_path / "t.csv", f"{first}\n{rows}")
+    with pytest.raises(DataError, match="may be names of columns or values: set header to true or false") as caught:
+        Dataset.of(path)
+    assert "\n" not in str(caught.value)
+    assert len(Dataset.of(path, header=True)) == 4
+
+
+@pytest.mark.parametrize("first", ["Rome,1.5,2.5,b", "Rome,1.5,2.5,c", "Graz,1.5,2.5,a", "0,1,2,a", "1,2,3.5,4", "0,1"])
+def test_a_first_line_with_values_is_a_row(tmp_path, first):
+    rows = {4: "Rome,1.5,2.5,a\nBonn,2.5,3.5,b\n0,0.5,1.5,b\n", 2: "1,1\n2,0\n3,1\n"}[first.count(",") + 1]
+    path = write(tmp_path / "t.csv", f"{first}\n{rows}")
+    assert len(csv_file.read_csv(Path(path))) == rows.count("\n") + 1

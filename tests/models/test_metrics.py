@@ -1,5 +1,8 @@
+from functools import partial
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sk
@@ -88,6 +91,38 @@ def test_errors():
         measured("mse", np.zeros((4, 3)), np.zeros((4, 3)), np.zeros(4))
     with pytest.raises(ConfigurationError, match="needs one output a class"):
         measured("top-5-accuracy", np.zeros(4), np.zeros(4), np.zeros(4))
+
+
+def forgets_to_return(targets, predictions):
+    np.mean(targets == predictions)
+
+
+def of_each_class(targets, predictions):
+    return sk.f1_score(targets, predictions, average=None)
+
+
+def of_a_batch(outputs, batch):
+    return outputs
+
+
+@pytest.mark.parametrize(
+    ("metric", "found"),
+    [
+        (forgets_to_return, "the metric 'forgets_to_return' returned None: return one number"),
+        (of_each_class, r"the metric 'of_each_class' returned an array of shape \(2,\): return one number"),
+        (of_a_batch, r"the metric 'of_a_batch' returned an array of shape \(3, 2\): return one number"),
+    ],
+)
+def test_a_metric_that_returns_no_number_is_named(metric, found):
+    (accumulator,) = (make() for make in metric_factories([metric]).values())
+    classes, outputs = np.array([0, 1, 1]), torch.zeros(3, 2)
+    if metric is of_a_batch:
+        evaluate = partial(accumulator.add_batch, outputs, (classes, classes), 0.0, 3)
+    else:
+        accumulator.add(outputs.numpy(), classes, classes)
+        evaluate = accumulator.result
+    with pytest.raises(ConfigurationError, match=found):
+        evaluate()
 
 
 @settings(deadline=None, max_examples=30)

@@ -107,6 +107,12 @@ def test_numpy_scalars_are_written_as_numbers():
         ("model=mlp", "model", {"name": "mlp", "hidden": [8]}),
         ("engine.network.latency_s=1e-3", "engine", {"name": "local", "network": {"latency_s": 1e-3}}),
         ("codec.downlink=none", "codec", {"name": "identity", "downlink": "none"}),
+        ("model.bias=False", "model", {"name": "mlp", "hidden": [8], "bias": False}),
+        ("model.bias=True", "model", {"name": "mlp", "hidden": [8], "bias": True}),
+        ("strategy.quorum=.5", "strategy", {"name": "all-reduce", "quorum": 0.5}),
+        ("strategy.quorum=-2.e-3", "strategy", {"name": "all-reduce", "quorum": -0.002}),
+        ("data.note=.", "data", {"name": "digits", "note": "."}),
+        ("data.note=1.5.2", "data", {"name": "digits", "note": "1.5.2"}),
         ("data.note=a=b", "data", {"name": "digits", "note": "a=b"}),
     ],
 )
@@ -242,6 +248,8 @@ def test_a_missing_or_binary_file_is_named(tmp_path):
         ("stategy.shards=3", "there is no table [stategy]; did you mean 'strategy'?"),
         ("train.workers.x=3", "train.workers is not a table"),
         ("train.epoch=3", "did you mean 'epochs'?"),
+        ("data.drop=[id,city]", "--set 'data.drop=[id,city]': '[id,city]' is not valid TOML: write texts in quotes"),
+        ("model.hidden=[64", "is not valid TOML"),
         ("train.workers=many", "workers = 'many' cannot be used: Expected int, got str"),
     ],
 )

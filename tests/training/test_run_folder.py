@@ -3,10 +3,12 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+import chimera
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.training.artifacts import folder_lock
 from chimera.training.artifacts.folder import RunFolder
@@ -48,6 +50,7 @@ def test_a_path_as_resume_is_refused(fit: Fit) -> None:
 def test_two_runs_do_not_write_to_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     first, late = (RunFolder.choose(None, "digits", resume=False) for _ in range(2))  # before either has begun
+    named = RunFolder.choose("runs/digits", "", resume=False)
     with first.opened():
         first.begin("", 0, None)
         assert RunFolder.choose(None, "digits", resume=False).path == Path("runs/digits-2")
@@ -55,9 +58,37 @@ def test_two_runs_do_not_write_to_one_folder(tmp_path: Path, monkeypatch: pytest
             RunFolder.choose("runs/digits", "digits", resume=False)
         monkeypatch.setattr(folder_lock, "_WAIT_S", 0.0)
         with pytest.raises(RunError, match="another run writes to runs/digits: wait for its end"):
-            late.begin("", 0, None)
-    with late.opened():
-        late.begin("", 0, None)
+            named.begin("", 0, None)
+        with late.opened():
+            assert late.begin("", 0, None).path == Path("runs/digits-2")
+    with named.opened():
+        named.begin("", 0, None)
+
+
+def test_a_run_does_not_replace_the_results_of_one_that_ended_after_its_folder_was_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    late, named = RunFolder.choose(None, "digits", resume=False), RunFolder.choose("runs/digits", "", resume=False)
+    finish(named)
+    assert late.begin("", 0, None).path == Path("runs/digits-2")
+    with pytest.raises(ConfigurationError, match="runs/digits already contains a run: resume it, or choose another"):
+        named.begin("", 0, None)
+    assert [file.name for file in Path("runs/digits").iterdir()] == ["summary.json"]
+
+
+def test_each_trainer_and_each_call_of_fit_has_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings: dict[str, Any] = {"engine": "simulated", "workers": 2, "rounds": 2}
+    trainers = [chimera.Trainer("sklearn-sgd-classifier", "iris", seed=seed, **settings) for seed in (1, 2)]
+    runs = [trainer.fit() for trainer in (*trainers, trainers[1])]
+    assert [run.run_dir.name for run in runs] == [f"sklearn-sgd-classifier-iris{end}" for end in ("", "-2", "-3")]
+    assert [chimera.Experiment.load(run.run_dir / "experiment.toml").tables["train"]["seed"] for run in runs] == [
+        1,
+        2,
+        2,
+    ]
+    assert trainers[1].run_dir == runs[2].run_dir
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,24 @@ def test_the_grid_is_the_ordered_product_with_unique_folder_names():
     assert cells[0].experiment.tables["train"] == {"batch_size": 16, "seed": 1}
 
 
+def test_seeds_and_repetitions_exclude_each_other():
+    with pytest.raises(ConfigurationError, match=r"--repeat sets train\.seed, so --vary cannot vary it"):
+        grid_of(experiment(), read_variations(["train.seed=1,2"]), seeds=[0, 1])
+
+
+def test_keys_with_one_last_part_are_told_apart_in_labels_and_folders():
+    vary = [
+        "train.optimizer.lr=0.1",
+        "strategy.server_optimizer.lr=0.2",
+        "train.seed=3",
+        "data.seed=4",
+        "train.epochs=5",
+    ]
+    (cell,) = grid_of(experiment(strategy="fed-avg"), read_variations(vary))
+    assert cell.label == "optimizer.lr=0.1 · server_optimizer.lr=0.2 · train.seed=3 · data.seed=4 · epochs=5"
+    assert cell.name == "optimizer.lr=0.1--server_optimizer.lr=0.2--train.seed=3--data.seed=4--epochs=5"
+
+
 @given(st.lists(st.text(min_size=1, max_size=300), min_size=1, max_size=4, unique=True))
 def test_folder_names_are_portable(names):
     cells = grid_of(experiment(), read_variations({"train.name": names}))

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from chimera.cli.display_workers import Rate, queues, rates_of_workers, workers_text
-from chimera.cli.outcome import event_line, outcome, per_second, seconds
+from chimera.cli.outcome import event_line, measure, outcome, per_second, seconds
 from chimera.core.counted import counted
 from chimera.report.text_table import Figures, TextColumn, TextTable, print_table
 from chimera.training.progress.callback import Callback, Event, Progress
@@ -256,8 +256,8 @@ def title_of(experiment: Experiment) -> str:
 
 def figures_of(progress: Progress, rate: Rate) -> list[tuple[str, str]]:
     """Return the figures of a progress as pairs of name and text."""
-    figures = [] if progress.loss is None else [("loss", f"{progress.loss:.4f}")]
-    figures += [(f"test {k}" if k == "loss" else k, f"{v:.4f}") for k, v in progress.metrics.items()]
+    figures = [] if progress.loss is None else [("loss", measure(progress.loss))]
+    figures += [(f"test {k}" if k == "loss" else k, measure(v)) for k, v in progress.metrics.items()]
     virtual = progress.virtual_time
     rates = ("samples", rate.samples_per_second), ("tokens", rate.tokens_per_second)
     figures += [(per_second(virtual, of), f"{value:,.0f}") for of, value in rates if value is not None]

@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from chimera.cli.display import QUIET_S, ReaderMayGo
-from chimera.cli.outcome import event_line, seconds
+from chimera.cli.outcome import event_line, measure, seconds
 from chimera.report.text_table import TextColumn, TextTable, print_table
 from chimera.training.comparison.running import GridCallback
 from chimera.training.progress.callback import Event, Progress
@@ -225,10 +225,8 @@ def _bar(line: _Shown) -> ProgressBar | Text:
 def _figures(cell: Cell, progress: Progress) -> list[tuple[str, str]]:
     time_told = seconds(progress.seconds, virtual=cell.is_virtual)
     figures = [("round", str(progress.rounds)), ("time", time_told)]
-    figures += [] if progress.loss is None else [("loss", f"{progress.loss:.4f}")]
-    figures += [
-        (f"test {name}" if name == "loss" else name, f"{value:.4f}") for name, value in progress.metrics.items()
-    ]
+    figures += [] if progress.loss is None else [("loss", measure(progress.loss))]
+    figures += [(f"test {name}" if name == "loss" else name, measure(v)) for name, v in progress.metrics.items()]
     return [*figures, ("up", decimal(progress.bytes_up)), ("down", decimal(progress.bytes_down))]
 
 

@@ -30,19 +30,31 @@ class Kind:
     content : description for the user.
     needs : modules that the project needs beyond the base installation, each with its extra.
     data : name of the data that the project makes if the user has none; empty if it has none.
+    form : what data of the user must be.
     next : the command to type in the folder.
     """
 
     content: str
     needs: Mapping[str, str]
     data: str = ""
+    form: str = ""
     next: str = "chimera train experiment.toml"
 
 
 KINDS = {
-    "tabular": Kind("a table (CSV) and a network of PyTorch", {"torch": "train"}, "data.csv"),
-    "images": Kind("a folder of images for each class", {"torch": "images", "PIL": "images"}, "images"),
-    "text": Kind("a text and a small language model", {"torch": "train"}, "text.txt"),
+    "tabular": Kind(
+        "a table (CSV or Parquet) and a network of PyTorch",
+        {"torch": "train"},
+        "data.csv",
+        "a table (CSV or Parquet) is a file",
+    ),
+    "images": Kind(
+        "a folder of images for each class",
+        {"torch": "images", "PIL": "images"},
+        "images",
+        "images are in a folder for each class",
+    ),
+    "text": Kind("a text and a small language model", {"torch": "train"}, "text.txt", "a text is a file"),
     "torch": Kind("a PyTorch module and data set, in Python", {"torch": "train"}, next="python train.py"),
     "nodes": Kind("REST nodes: a master, two workers and a client", {"fastapi": "nodes"}, next="python master.py"),
     "federation": Kind(
@@ -119,6 +131,9 @@ def _check(name: str, kind: Kind, data: Path | None, target: str | None) -> None
         raise ConfigurationError(f"--data has no meaning for a project of the kind {name!r}")
     if data is not None and not data.exists():
         raise ConfigurationError(f"--data: there is no {str(data)!r}")
+    if data is not None and data.is_dir() != (name == "images"):
+        found = "a folder" if data.is_dir() else "a file"
+        raise ConfigurationError(f"--data: {str(data)!r} is {found}: {kind.form}")
     if target is not None and name != "tabular":
         raise ConfigurationError(
             f"--target has no meaning for a project of the kind {name!r}: only tables have columns"
@@ -171,5 +186,7 @@ def _with_data(text: str, kind: Kind, data: Path | None, target: str | None) -> 
         return text
     if target is None:
         text = re.sub(r'(?m)^target = ".*"\n', "", text)  # the default is the last column
+    if data.suffix == ".parquet":
+        text = text.replace('name = "csv"', 'name = "parquet"')
     text = re.sub(r'(?m)^path = ".*"$', lambda _: f"path = {literal(data.resolve())}", text)
     return text.replace(f"`{kind.data}`", f"`{data}`")

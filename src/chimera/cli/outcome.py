@@ -28,7 +28,7 @@ def _trained(summary: Mapping[str, Any]) -> str:
 
 def outcome(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the final figures of a run's summary as pairs of name and text."""
-    metrics = "  ".join(f"{name} {value:.4f}" for name, value in summary["metrics"].items())
+    metrics = "  ".join(f"{name} {measure(value)}" for name, value in summary["metrics"].items())
     known, virtual = unigram_baseline(summary), bool(summary.get("virtual_time"))
     rows = [
         ("metrics", metrics or "none"),
@@ -72,6 +72,11 @@ def event_line(event: Event, *, virtual: bool = False) -> str:
     """Return an event as one line; ``virtual`` marks its time as virtual."""
     what = "  ".join(part for part in (event.event, event.actor, event.detail) if part)
     return f"{seconds(event.seconds, virtual=virtual)}  round {event.round}  {what}"
+
+
+def measure(value: float) -> str:
+    """Return a loss or a metric with four decimals, or with four digits if these would show nothing or too many of it."""
+    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e6 else f"{value:.4g}"
 
 
 def seconds(value: float, *, virtual: bool = False) -> str:

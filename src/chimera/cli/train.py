@@ -112,11 +112,12 @@ def run_experiment(
     quiet: bool,
     command: list[str],
     page: bool = False,
-    file_writer: Callable[[Path], Callback] | None = None,
+    file_writer: Callable[[Callable[[], Path]], Callback] | None = None,
 ) -> None:
     """Run the experiment and show its progress; ``command`` is the command line that starts it again.
 
-    ``page`` serves a page during the run; ``file_writer`` makes a callback that writes further files to the folder of the run.
+    ``page`` serves a page during the run; ``file_writer`` makes a callback that writes further files to the folder of the run,
+    which its argument returns.
     """
     from chimera.cli.display import Display, title_of
 
@@ -124,7 +125,7 @@ def run_experiment(
         display = Display.of(title_of(experiment), quiet=quiet)
         trainer = experiment.trainer(callbacks=[display], out=out, resume=resume)
         if file_writer is not None:
-            trainer.callbacks.append(file_writer(trainer.run_dir))
+            trainer.callbacks.append(file_writer(lambda: trainer.run_dir))
         try:
             with _page_of(trainer.run_dir) if page else contextlib.nullcontext(), display:
                 run = trainer.fit()

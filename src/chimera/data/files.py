@@ -46,7 +46,8 @@ def csv(
         row, a mapping (``file.py:function``). The column remains an input unless ``drop`` names it.
     groups : the group of each row, for the partition ``by-group``, given in the same ways. The column is not an input.
     task : ``"classification"`` or ``"regression"``; by default texts and integers are classes, other numbers values.
-    header : whether the first line has the names of the columns; by default it does if no cell in it is a number.
+    header : whether the first line has the names of the columns; by default it does if no cell in it is a number. A line with
+        numbers that may be names, such as years, is refused.
     limit : number of train samples to keep, chosen at random; default all.
     test_fraction : share of the samples that becomes the test part.
     seed : seed of the limit and of the split.

@@ -192,5 +192,5 @@ def embed(
     from chimera.embeddings.run_files import VectorWriter
 
     trainer = Recipe(paths=paths, **options).experiment().trainer(out=out, callbacks=list(callbacks))
-    trainer.callbacks.append(VectorWriter(trainer.run_dir, also))
+    trainer.callbacks.append(VectorWriter(lambda: trainer.run_dir, also))
     return trainer.fit()

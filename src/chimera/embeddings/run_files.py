@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,11 +31,11 @@ class VectorWriter(Callback):
 
     Parameters
     ----------
-    folder : folder of the run.
+    folder : returns the folder of the run, which is final when the run has begun.
     also : further files of vectors to write at the end, such as ``embeddings.bin``; their endings set the formats.
     """
 
-    def __init__(self, folder: Path, also: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Callable[[], Path], also: Sequence[str] = ()) -> None:
         self._folder, self._also = folder, tuple(also)
         self._words: tuple[str, ...] = ()
         self._next_s = 0.0
@@ -45,14 +45,15 @@ class VectorWriter(Callback):
         begin = time.monotonic()
         if begin < self._next_s and not last:
             return
+        folder = self._folder()
         if not self._words:
-            self._words = _write_words(self._folder)
+            self._words = _write_words(folder)
         tensors = model.layout.split(model.parameters())
-        with atomically(self._folder / WEIGHTS) as file:
+        with atomically(folder / WEIGHTS) as file:
             write_tensors(file, tensors)
         vectors = WordVectors(self._words, _table(tensors, len(self._words)))
         for name in (VECTORS, *(self._also if last else ())):
-            vectors.save(self._folder / name)
+            vectors.save(folder / name)
         end = time.monotonic()
         self._next_s = end + (end - begin) / _MAX_TIME_SHARE
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -96,7 +97,10 @@ class MeanOfBatches(BatchMetric):
         self.function, self.total, self.rows = function, 0.0, 0
 
     def add_batch(self, outputs: Any, batch: Any, loss: float, rows: int) -> None:  # noqa: ARG002, D102
-        self.total, self.rows = self.total + float(self.function(outputs, batch)) * rows, self.rows + rows
+        self.total, self.rows = (
+            self.total + number_of(self.function(outputs, batch), self.function) * rows,
+            self.rows + rows,
+        )
 
     def result(self) -> float:  # noqa: D102
         return self.total / self.rows
@@ -118,7 +122,23 @@ class TorchMetric(BatchMetric):
         self.metric.update(outputs.detach().cpu(), torch.as_tensor(_writable(targets)))
 
     def result(self) -> float:  # noqa: D102
-        return float(self.metric.compute())
+        return number_of(self.metric.compute(), type(self.metric))
+
+
+def number_of(value: Any, metric: Any) -> float:
+    """Return the number that a metric of the user returned.
+
+    Raises
+    ------
+    ConfigurationError : it is no number, such as None of a function without ``return``, or an array of several.
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        shape = getattr(value, "shape", None)
+        found = reprlib.repr(value) if shape is None else f"an array of shape {tuple(shape)}"
+        name = getattr(metric, "__name__", type(metric).__name__)
+        raise ConfigurationError(f"the metric {name!r} returned {found}: return one number") from None
 
 
 def _writable(targets: Any) -> Any:

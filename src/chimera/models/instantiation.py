@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -171,8 +173,15 @@ def _instantiate(factory: Callable[..., Any], options: Mapping[str, Any], seed: 
     except ConfigurationError:
         raise
     except Exception as error:
-        reason = first_line(error)
-        raise ConfigurationError(f"the model factory {name or _name(factory)!r} raised {reason}") from error
+        what = f"{name or _name(factory)!r} raised {first_line(error)}{_place_of(error)}"
+        raise ConfigurationError(f"the model factory {what}") from error
+
+
+def _place_of(error: BaseException) -> str:
+    """Return the line of the factory's file at which it raised an error; empty if the call itself failed."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    own = [frame for frame in frames if frame.filename == frames[0].filename]
+    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
 def _name(factory: Any) -> str:

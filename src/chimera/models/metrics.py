@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError, UnknownNameError
 from chimera.core.registry import load_object
-from chimera.models.batch_metrics import BatchMetric, MeanOfBatches, Perplexity, TorchMetric
+from chimera.models.batch_metrics import BatchMetric, MeanOfBatches, Perplexity, TorchMetric, number_of
 from chimera.models.class_counts import ClassCounts
 
 Array: TypeAlias = NDArray[Any]
@@ -155,7 +155,7 @@ class FunctionMetric:
 
     def result(self) -> float:  # noqa: D102
         targets, predictions = zip(*self.pieces, strict=True)
-        return float(self.function(np.concatenate(targets), np.concatenate(predictions)))
+        return number_of(self.function(np.concatenate(targets), np.concatenate(predictions)), self.function)
 
 
 class F1:

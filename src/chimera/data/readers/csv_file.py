@@ -17,10 +17,12 @@ import numpy as np
 
 from chimera.core.errors import DataError
 from chimera.data.readers.decompression import GzipStream
+from chimera.data.readers.number_texts import MISSING
 
 _UNNAMED = "Unnamed: 0"  # the name that pandas gives to a first column without one
 _SEPARATORS = "\t;|, "  # in this order: a comma may also be a decimal sign, and a text may contain spaces
 _SAMPLE_LINES = 20
+_SHOWN_CELLS = 6
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
 
 
@@ -32,7 +34,8 @@ def read_csv(path: Path, *, header: bool | None = None) -> Any:
 
     Raises
     ------
-    DataError : the file is empty, ragged or not text, or decompresses to too many bytes.
+    DataError : the file is empty, ragged or not text, or decompresses to too many bytes; or ``header`` is None, and the first
+        line may have names, such as years, or values.
     """
     import pandas
 
@@ -40,7 +43,8 @@ def read_csv(path: Path, *, header: bool | None = None) -> Any:
         lines = _first_lines(path)
         separator = separator_of(lines)
         cells = list(csv.reader(lines, delimiter=separator, skipinitialspace=True))
-        if header is None:
+        detect = header is None
+        if detect:
             header = bool(cells) and not any(map(is_number, cells[0]))
         named = list(filter(None, map(str.strip, cells[0]))) if header and cells else []
         if repeated := [name for name, count in Counter(named).items() if count > 1]:
@@ -66,10 +70,37 @@ def read_csv(path: Path, *, header: bool | None = None) -> Any:
         raise DataError(f"{path} is not a text file: {error}{advice}") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error}") from error
-    frame.columns = frame.columns.map(str)
+    frame.columns = [str(name).strip() for name in frame.columns]  # as in "a , b"
     if not len(frame):
         raise DataError(f"{path} is empty: it has a header and no rows")
+    _check_first_line(cells, frame, path, header=header, detected=detect)
     return frame
+
+
+def _check_first_line(cells: list[list[str]], frame: Any, path: Path, *, header: bool | None, detected: bool) -> None:
+    """Raise DataError if the names of the columns are not certain; ``cells`` are those of the first lines."""
+    first = cells[0]
+    if header and len(cells[1]) > len(first):  # pandas took the first cells as an index: all names would move
+        raise DataError(f"the first line of {path} has {len(first)} cells and the others more: name each column")
+    if detected and not header and _may_be_names(first, frame):
+        shown = ", ".join(first[:_SHOWN_CELLS]) + (", ..." if len(first) > _SHOWN_CELLS else "")
+        raise DataError(
+            f"the first line of {path} ({shown}) may be names of columns or values: set header to true or false"
+        )
+
+
+def _may_be_names(first: list[str], frame: Any) -> bool:
+    """Return whether a first line with numbers may be a header; ``frame`` has it as its first row.
+
+    Names are texts of which none occurs again in its column, beside numbers such as years; or they count the columns, as
+    pandas does for an array.
+    """
+    filled = [cell.strip() for cell in first if cell.strip()]
+    if len(filled) > 2 and any(filled == [str(start + place) for place in range(len(filled))] for start in (0, 1)):
+        return True
+    texts = [place for place, cell in enumerate(first) if not (cell.strip().lower() in MISSING or is_number(cell))]
+    again = (frame.iloc[1:, place].astype(str).str.strip() == first[place].strip() for place in texts)
+    return bool(texts) and not any(column.any() for column in again)
 
 
 def check_first_column(frame: Any, dropped: Collection[str], path: object) -> None:

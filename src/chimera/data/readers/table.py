@@ -104,6 +104,8 @@ def _place(frame: Any, column: str | int) -> int:
         return names.index(column)
     number = int(column) if isinstance(column, int) or column.lstrip("-").isdecimal() else None
     if number is None or not -len(names) <= number < len(names):
+        if str(column) in names:  # a year, which a command line passes as an integer
+            return names.index(str(column))
         raise DataError(f"the table has no column {column!r}; its columns: {', '.join(map(str, names))}")
     return number % len(names)
 
@@ -209,6 +211,8 @@ def _inferred(series: Any) -> Any:
 
 def _check_complete(name: str, series: Any) -> None:
     missing = np.flatnonzero(series.isna().to_numpy())
+    if len(missing) and len(missing) == len(series):
+        raise DataError(f"the column {name!r} is empty: leave it out (drop)")
     if len(missing):
         raise DataError(
             f"the column {name!r} lacks {len(missing)} of {len(series)} values, the first in row {missing[0]}: "

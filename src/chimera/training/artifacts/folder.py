@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,11 +52,13 @@ class RunFolder:
     path : the folder.
     resumes : whether the run resumes from a checkpoint in it.
     stored : the object store to which the files are uploaded; None if they stay in the folder.
+    name : the name of a new folder below ``runs/``, to which a number is appended if it is taken; None for any other folder.
     """
 
     path: Path
     resumes: bool
     stored: StoredRun | None = None
+    name: str | None = None
     _lock: FolderLock = field(default_factory=FolderLock, repr=False, compare=False)
 
     @property
@@ -92,13 +94,17 @@ class RunFolder:
                 raise ConfigurationError(f"{path} already contains a run: resume it, or choose another folder")
             return cls(path, resume)
         first = Path("runs") / (re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run")
-        numbered = [first, *sorted(first.parent.glob(f"{first.name}-*"), key=_number)]
-        taken = [path for path in numbered if _holds_run(path) and (path == first or _number(path) > 0)]
-        if not taken:
-            return cls(first, resume)
         if resume:
-            return cls(taken[-1], True)
-        return cls(first.with_name(f"{first.name}-{max(_number(taken[-1]), 1) + 1}"), False)
+            return cls((_taken(first) or [first])[-1], True)
+        return cls(_next(first), False, name=first.name)
+
+    def free(self) -> RunFolder:
+        """Return this folder, or one with the next number if its name is ours and a run has begun in it meanwhile."""
+        return self if self.name is None or not _holds_run(self.path) else replace(self, path=_next(self._first))
+
+    @property
+    def _first(self) -> Path:
+        return self.path.with_name(self.name or self.path.name)
 
     @contextmanager
     def opened(self) -> Iterator[None]:
@@ -119,18 +125,40 @@ class RunFolder:
             return ""  # there is no run yet
         return changed_settings(before, experiment)
 
-    def begin(self, experiment: str, seed: int, signature: Signature | None) -> None:
+    def begin(self, experiment: str, seed: int, signature: Signature | None) -> RunFolder:
         """Create the folder, and write experiment, model signature and environment. No other run can begin in it meanwhile.
+
+        Return this folder, or the one with the next number, see `free`.
 
         Raises
         ------
+        ConfigurationError : another run has left results in the folder since it was chosen.
         RunError : the folder cannot be created or written, or another run writes to it.
         """
+        folder = self.free()
+        while not folder._locked():
+            folder = folder.free()
+        folder._describe(experiment, seed, signature)
+        return folder
+
+    def _locked(self) -> bool:
+        """Create and lock the folder; return False if it is taken, and another number can be chosen."""
         try:
             make_folder(self.path)
         except OSError as error:
             raise RunError(f"the folder {self.path} cannot be created: {error.strerror}") from error
-        self._lock.acquire(self.path)
+        if self.name is None:
+            self._lock.acquire(self.path)
+        elif not self._lock.try_acquire(self.path):
+            return False
+        if self.resumes or not _has_results(self.path):
+            return True
+        self._lock.release()
+        if self.name is None:
+            raise ConfigurationError(f"{self.path} already contains a run: resume it, or choose another folder")
+        return False
+
+    def _describe(self, experiment: str, seed: int, signature: Signature | None) -> None:
         write_atomically(self.path / "experiment.toml", experiment.encode())
         if signature is not None:
             signature.write(self.path)
@@ -182,8 +210,24 @@ class RunFolder:
             self.stored.finish()
 
 
+def _has_results(path: Path) -> bool:
+    return any((path / name).exists() for name in _RESULTS)
+
+
 def _holds_run(path: Path) -> bool:
-    return any((path / name).exists() for name in _RESULTS) or is_locked(path)
+    return _has_results(path) or is_locked(path)
+
+
+def _taken(first: Path) -> list[Path]:
+    """Return the folders of runs with the name ``first``, in the order of their numbers."""
+    numbered = [first, *sorted(first.parent.glob(f"{first.name}-*"), key=_number)]
+    return [path for path in numbered if _holds_run(path) and (path == first or _number(path) > 0)]
+
+
+def _next(first: Path) -> Path:
+    """Return ``first``, or its name with the number after those of the runs there."""
+    taken = _taken(first)
+    return first.with_name(f"{first.name}-{max(_number(taken[-1]), 1) + 1}") if taken else first
 
 
 def _command(arguments: Sequence[str]) -> str:

@@ -26,14 +26,20 @@ class FolderLock:
         ------
         RunError : another run has the lock.
         """
-        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         deadline_s = time.monotonic() + _WAIT_S
-        while not _lock(descriptor):
+        while not self.try_acquire(folder):
             if time.monotonic() > deadline_s:
-                os.close(descriptor)
                 raise RunError(f"another run writes to {folder}: wait for its end, or choose another folder")
             time.sleep(_POLL_S)
+
+    def try_acquire(self, folder: Path) -> bool:
+        """Lock an existing folder if no other run has its lock; return whether this succeeded."""
+        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        if not _lock(descriptor):
+            os.close(descriptor)
+            return False
         self._descriptor = descriptor
+        return True
 
     def release(self) -> None:
         """Unlock the folder, also if a process that was forked meanwhile has it open."""

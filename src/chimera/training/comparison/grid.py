@@ -67,12 +67,15 @@ def grid_of(experiment: Experiment, variations: Sequence[Variation], seeds: Sequ
     ------
     ConfigurationError : a key does not exist, a table refuses a value, or two cells are the same.
     """
+    if seeds and any(variation.path == ("train", "seed") for variation in variations):
+        raise ConfigurationError("--repeat sets train.seed, so --vary cannot vary it: use --repeat SEED,SEED,... alone")
     cells: list[Cell] = []
     seen: dict[Any, str] = {}
     taken: set[str] = set()
     for chosen in itertools.product(*(variation.choices for variation in variations)):
         settings = {variation.key: choice.text for variation, choice in zip(variations, chosen, strict=True)}
-        name = " · ".join(_named(variation, choice) for variation, choice in zip(variations, chosen, strict=True))
+        parts = [_named(variation, choice, variations) for variation, choice in zip(variations, chosen, strict=True)]
+        name = " · ".join(parts)
         varied = _placed(experiment, variations, chosen)
         for seed in seeds or (None,):
             one = varied if seed is None else _seeded(varied, seed)
@@ -83,7 +86,7 @@ def grid_of(experiment: Experiment, variations: Sequence[Variation], seeds: Sequ
                     f"--vary: {what!r} and {seen[same]!r} are the same cell; leave out one of them"
                 )
             seen[same] = what
-            folder = _folder_name(settings, seed, taken)
+            folder = _folder_name(parts, seed, taken)
             cells.append(Cell(folder, name or experiment.source, settings, seed, one))
     return cells
 
@@ -125,15 +128,20 @@ def _seeded(experiment: Experiment, seed: int) -> Experiment:
     return experiment
 
 
-def _named(variation: Variation, choice: Choice) -> str:
-    return choice.text if len(variation.path) == 1 else f"{variation.path[-1]}={choice.text}"
+def _named(variation: Variation, choice: Choice, variations: Sequence[Variation]) -> str:
+    """Return a value with as many parts of its key, from the end, as other keys do not end with; a table without key."""
+    path = variation.path
+    if len(path) == 1:
+        return choice.text
+    ends = (path[-count:] for count in range(1, len(path)))
+    own = next((end for end in ends if sum(other.path[-len(end) :] == end for other in variations) == 1), path)
+    return f"{'.'.join(own)}={choice.text}"
 
 
-def _folder_name(settings: Mapping[str, str], seed: int | None, taken: set[str]) -> str:
+def _folder_name(parts: Sequence[str], seed: int | None, taken: set[str]) -> str:
     """Return a portable and unique name for the cell's folder."""
-    parts = [text if "." not in key else f"{key.rpartition('.')[2]}={text}" for key, text in settings.items()]
-    parts += [] if seed is None else [f"seed={seed}"]
-    slugs = [re.sub(r"[^\w.=+,-]+", "-", part.replace(":", ",")).strip("-.,") or "value" for part in parts]
+    named = [*parts, *([] if seed is None else [f"seed={seed}"])]
+    slugs = [re.sub(r"[^\w.=+,-]+", "-", part.replace(":", ",")).strip("-.,") or "value" for part in named]
     whole = "--".join(slugs) or "run"
     if len(whole.encode()) > _MAX_NAME_CHARACTERS or not whole.isascii():
         digest = hashlib.blake2b(whole.encode(), digest_size=4).hexdigest()

@@ -103,8 +103,8 @@ class Experiment:
     def with_settings(self, settings: Iterable[str]) -> Self:
         """Return a copy with overrides ``KEY=VALUE``, such as ``strategy.shards=2``.
 
-        The value is parsed as TOML, or else is a string. A key without a dot, as in ``engine=simulated``, selects another
-        plug-in and removes the options of the previous one.
+        The value is parsed as TOML, or else is a string; ``True``, ``False`` and ``.5`` are accepted as in Python. A key
+        without a dot, as in ``engine=simulated``, selects another plug-in and removes the options of the previous one.
         """
         changed = self
         for setting in settings:
@@ -112,7 +112,11 @@ class Experiment:
             path = [part.strip() for part in key.split(".")]
             if not equals or not all(path):
                 raise ConfigurationError(f"--set {setting!r}: write KEY=VALUE, such as strategy.shards=2")
-            changed = changed.with_value(path, read_value(text.strip()), f"--set {setting!r}")
+            try:
+                value = read_value(text.strip())
+            except ConfigurationError as error:
+                raise ConfigurationError(f"--set {setting!r}: {error}") from None
+            changed = changed.with_value(path, value, f"--set {setting!r}")
         return changed
 
     def with_value(self, path: Sequence[str], value: Any, what: str = "this change") -> Self:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +13,11 @@ from chimera.core.engine import ENGINES
 from chimera.core.errors import ConfigurationError
 from chimera.core.toml import read_toml
 from chimera.training.plugin import named
+
+_OF_PYTHON = {"True": True, "False": False}  # as texts, both would be true for a model of the user
+_NUMBER = re.compile(r"[+-]?(\d+\.|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+"""Numbers without a digit before or after the point, which TOML does not have."""
+_OPENING = ("[", "{")
 
 
 def full_path(path: Sequence[str], engine: Any) -> list[str]:
@@ -52,9 +58,18 @@ def place(tables: dict[str, Any], path: Sequence[str], value: Any, what: str) ->
 
 
 def read_value(text: str) -> Any:
-    """Return ``text`` parsed as a TOML value; unchanged if it is not valid TOML."""
+    """Return ``text`` parsed as a TOML value, or as a Boolean or number of Python; unchanged if it is none of these.
+
+    Raises
+    ------
+    ConfigurationError : it begins as a list or a table, and is not valid TOML.
+    """
     try:
         parsed = read_toml(f"value = {text}")
     except ValueError:
-        return text
+        if text[:1] in _OPENING:
+            raise ConfigurationError(
+                f'{text!r} is not valid TOML: write texts in quotes, as in ["a", "b"], and Booleans as true'
+            ) from None
+        return _OF_PYTHON[text] if text in _OF_PYTHON else float(text) if _NUMBER.fullmatch(text) else text
     return parsed["value"] if len(parsed) == 1 else text

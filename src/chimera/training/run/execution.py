@@ -96,6 +96,7 @@ class Execution:
 
     def run(self, callbacks: Sequence[Callback]) -> Run:
         """Train, write the run's folder and its report, and return the result; `Trainer.fit` lists the errors."""
+        self.folder = self.folder.free()
         with terminable(), self.folder.opened():
             if not self.settings.trackers:
                 return self._run(callbacks)
@@ -219,7 +220,7 @@ class Execution:
         experiment = self._experiment().to_toml()
         if changes := self.folder.changes(experiment):
             notify(callbacks, "on_notice", f"resumes with other settings: {changes}")
-        self.folder.begin(experiment, self.settings.seed, Signature.of(split))
+        self.folder = self.folder.begin(experiment, self.settings.seed, Signature.of(split))
 
     def _train(
         self,
