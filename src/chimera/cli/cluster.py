@@ -132,7 +132,7 @@ def down(as_json: Json = False, folder: Folder = Path(HERE)) -> None:
 def _page(place: ClusterFolder, address: str, *, terminal: bool) -> str:
     """Return the line with the page's address: with the token only on a terminal, since others may read a file or a log."""
     if terminal:
-        return f"the page: {address}/#token={place.token()} (the address holds the token: keep it to yourself)"
+        return f"the page: {address}/#token={place.token()} (the address contains the token: keep it secret)"
     return f"the page: {address}/ asks for the token, which is in {place.path / 'token'}"
 
 

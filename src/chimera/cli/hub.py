@@ -15,7 +15,8 @@ from chimera.core.counted import counted
 app = typer.Typer(help="Run the hub of a federation, and decide on its members.", no_args_is_help=True)
 
 Folder = Annotated[
-    Path, typer.Option("--folder", metavar="DIR", help="Folder of the hub: its authority, its server's key, its state.")
+    Path,
+    typer.Option("--folder", metavar="DIR", help="Use this folder of the hub: authority, key of its server, state."),
 ]
 _HUB = Path("chimera-hub")
 
@@ -23,20 +24,20 @@ _HUB = Path("chimera-hub")
 @app.command("up")
 def up(
     folder: Folder = _HUB,
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any free one.")] = 8443,
+    host: Annotated[str, typer.Option("--host", help="Listen on this address.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Listen on this port; 0: any free one.")] = 8443,
     name: Annotated[
         list[str] | None,
-        typer.Option("--name", help="Name of this machine, for the certificate that the hub makes; may be repeated."),
+        typer.Option("--name", help="Use this name of this machine in the certificate that the hub makes. Repeatable."),
     ] = None,
     certificate: Annotated[
         Path | None,
-        typer.Option("--certificate", help="Certificate of the server from elsewhere, with its chain; PEM."),
+        typer.Option("--certificate", help="Use this certificate of the server, with its chain; PEM."),
     ] = None,
-    key: Annotated[Path | None, typer.Option("--key", help="Key of that certificate; PEM.")] = None,
+    key: Annotated[Path | None, typer.Option("--key", help="Use this key of that certificate; PEM.")] = None,
     audit_mb: Annotated[
         int,
-        typer.Option("--audit-mb", min=16, help="Size of the audit log above which its oldest file is removed, in MB."),
+        typer.Option("--audit-mb", min=16, help="Remove the oldest file of the audit log above this size, in MB."),
     ] = 1024,
     page: Annotated[
         str | None,
@@ -73,7 +74,7 @@ def invite(
     ] = False,
     folder: Folder = _HUB,
 ) -> None:
-    """Print a code by which a node or requester joins. It is good once, for 24 hours."""
+    """Print a code by which a node or requester joins. The code is valid once, within 24 hours."""
     _require()
     from chimera.federation.hub.invite import invite as make
 
@@ -132,7 +133,7 @@ def demo(
     folder: Annotated[
         Path, typer.Argument(metavar="[FOLDER]", help="A new folder for identities, data, logs and the experiment.")
     ] = Path("chimera-federation"),
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port of the hub; 0: any free one.")] = 0,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Listen on this port; 0: any free one.")] = 0,
 ) -> None:
     """Run a hub and three nodes with a part of breast-cancer each on this machine, until Ctrl-C."""
     _require()
@@ -157,7 +158,7 @@ def _page_server(folder: Path, place: str) -> Any:
 def _page_line(page: Any, *, terminal: bool) -> str:
     """Return the line with the page's address: with the token only on a terminal, since others may read a file or a log."""
     if terminal:
-        return f"the page: {page.address}#token={page.token} (the address holds the token: keep it to yourself)"
+        return f"the page: {page.address}#token={page.token} (the address contains the token: keep it secret)"
     return f"the page: {page.address} asks for the token, which is in {page.token_file}"
 
 

@@ -146,7 +146,7 @@ def change(
         str | None, typer.Option("--batch-size", metavar="N|auto", help="Put at most N queries in a batch.")
     ] = None,
     weight: Annotated[
-        float | None, typer.Option("--weight", metavar="W", help="Set the weight of its share of the query rate.")
+        float | None, typer.Option("--weight", metavar="W", help="Set the weight of the job's share of the query rate.")
     ] = None,
     max_workers: Annotated[
         int | None, typer.Option("--max-workers", min=1, metavar="N", help="Use at most N workers at once.")

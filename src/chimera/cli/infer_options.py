@@ -23,9 +23,19 @@ BatchTimeout = Annotated[
         help="Stop a batch after S seconds of computing; default: auto, from the batches before.",
     ),
 ]
-Model = Annotated[Path, typer.Option("--model", metavar="FILE", help="Use the model that this TOML file describes.")]
+Model = Annotated[
+    Path,
+    typer.Option(
+        "--model",
+        metavar="MODEL",
+        help="Use this model: a TOML file that describes it, the folder of a run, a .skops file or a factory, e.g. "
+        "model.py:make.",
+    ),
+]
 BatchSize = Annotated[str, typer.Option("--batch-size", metavar="N|auto", help="Put at most N queries in a batch.")]
-Weight = Annotated[float, typer.Option("--weight", metavar="W", help="Set the weight of its share of the query rate.")]
+Weight = Annotated[
+    float, typer.Option("--weight", metavar="W", help="Set the weight of the job's share of the query rate.")
+]
 MaxWorkers = Annotated[
     int | None,
     typer.Option("--max-workers", min=1, metavar="N", help="Use at most N workers at once; default: no limit."),

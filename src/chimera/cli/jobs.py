@@ -39,7 +39,9 @@ def submit(
         int | None, typer.Option("--workers", min=1, metavar="N", help="Use N workers; default: that of the file.")
     ] = None,
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Set the name of the job.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Show its progress until it ends or Ctrl-C.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Show the progress of the job until it ends or Ctrl-C.")
+    ] = False,
     after: Annotated[
         list[str] | None, typer.Option("--after", metavar="JOB", help="Start after this job is done. Repeatable.")
     ] = None,
@@ -58,7 +60,7 @@ def submit(
     as_json: Json = False,
     folder: Where = HERE,
 ) -> None:
-    """Submit an experiment to the cluster, with the code next to it, and print its number at once."""
+    """Submit an experiment and the code next to it to the cluster, and print the number of the job at once."""
     from chimera.jobs.client.handle import submit as submit_job
 
     job = submit_job(

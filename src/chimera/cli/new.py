@@ -69,7 +69,9 @@ KINDS = {
 def new(
     kind: Annotated[
         str | None,
-        typer.Argument(metavar=f"[{'|'.join(KINDS)}]", show_default=False, help="What you have; default: ask."),
+        typer.Argument(
+            metavar=f"[{'|'.join(KINDS)}]", show_default=False, help="The kind of the project; default: ask."
+        ),
     ] = None,
     folder: Annotated[
         Path | None,
@@ -81,7 +83,7 @@ def new(
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option("--target", metavar="COLUMN", help="Learn this column of the table; default: the last."),
+        typer.Option("--target", metavar="COLUMN", help="Predict this column of the table; default: the last."),
     ] = None,
 ) -> None:
     """Write a project to begin with: an experiment, a model, a README and a test that passes."""

@@ -13,11 +13,11 @@ from chimera.core.errors import ConfigurationError
 app = typer.Typer(help="Participate in a federation: dial out to its hub, keep the data here.", no_args_is_help=True)
 
 Folder = Annotated[
-    Path, typer.Option("--folder", metavar="DIR", help="Folder of the identity: its key, its certificate, its answers.")
+    Path, typer.Option("--folder", metavar="DIR", help="Use this folder of the identity: key, certificate, answers.")
 ]
 _NODE = Path("chimera-node")
 _POLICY = """
-# What runs at this node, and what leaves it. All keys: docs/how-to/federation-policy.md
+# The runs that this node executes, and the values that it releases. All keys: docs/how-to/federation-policy.md
 approval = "ask"                     # each run waits for: chimera node approve N
 secure_aggregation = "required"      # only sums of at least three nodes can be read
 min_nodes_in_sum = 3
@@ -48,7 +48,7 @@ metrics = []                         # such as ["loss", "accuracy"], over this n
 @app.command("join")
 def join(
     url: Annotated[str, typer.Argument(metavar="URL", help="Address of the hub: https://host:port.")],
-    code: Annotated[str, typer.Option("--code", help="Code of 'chimera hub invite'.")],
+    code: Annotated[str, typer.Option("--code", help="Join with this code of 'chimera hub invite'.")],
     folder: Folder = _NODE,
 ) -> None:
     """Join a hub: make a key, which stays here, and get a certificate for it."""
@@ -63,27 +63,27 @@ def join(
 def serve(
     data: Annotated[
         Path,
-        typer.Option("--data", metavar="PATH", help="Data of this node: .parquet, .csv, .npz, or a folder of images."),
+        typer.Option("--data", metavar="PATH", help="Use these data: .parquet, .csv, .npz, or a folder of images."),
     ],
     policy: Annotated[
         Path | None,
-        typer.Option("--policy", metavar="FILE", help="Policy of this node, see docs/how-to/federation-policy.md."),
+        typer.Option("--policy", metavar="FILE", help="Apply this policy, see docs/how-to/federation-policy.md."),
     ] = None,
     folder: Folder = _NODE,
     target: Annotated[
-        str | None, typer.Option("--target", metavar="COLUMN", help="Column to predict; default: the last one.")
+        str | None, typer.Option("--target", metavar="COLUMN", help="Predict this column; default: the last one.")
     ] = None,
     task: Annotated[
-        str | None, typer.Option("--task", help="classification or regression; default: by the type of the target.")
+        str | None, typer.Option("--task", help="Set classification or regression; default: by the type of the target.")
     ] = None,
     split_by: Annotated[
         str | None,
         typer.Option(
-            "--split-by", metavar="COLUMN", help="Rows with the same value, such as a patient, are not divided."
+            "--split-by", metavar="COLUMN", help="Keep rows with the same value, such as a patient, in one part."
         ),
     ] = None,
     test_fraction: Annotated[
-        float | None, typer.Option("--test-fraction", help="Share of the rows for evaluation; default: 0.2.")
+        float | None, typer.Option("--test-fraction", help="Use this share of the rows for evaluation; default: 0.2.")
     ] = None,
 ) -> None:
     """Connect to the hub, and run the calls that the policy allows, until Ctrl-C."""
@@ -91,8 +91,8 @@ def serve(
     if policy is None:
         typer.echo(_POLICY.strip())
         raise ConfigurationError(
-            "a node needs a policy, which decides what runs and what leaves: write the lines above to policy.toml, change "
-            "them, and give --policy policy.toml"
+            "a node needs a policy, which determines the runs that it executes and the values that it releases: write the "
+            "lines above to policy.toml, change them, and give --policy policy.toml"
         )
     from chimera.federation.node.hosting import serve_node
     from chimera.federation.policy.policy import Policy

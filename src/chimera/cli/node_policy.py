@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-_Folder = Annotated[Path, typer.Option("--folder", metavar="DIR", help="Folder of the node.")]
+_Folder = Annotated[Path, typer.Option("--folder", metavar="DIR", help="Use this folder of the node.")]
 _Number = Annotated[int, typer.Argument(metavar="NUMBER", help="Number of the run, see 'chimera node runs'.")]
 _NODE = Path("chimera-node")
 
@@ -23,7 +23,7 @@ def runs(
     folder: _Folder = _NODE,
     every: Annotated[bool, typer.Option("--all", help="Show also runs that were approved or declined.")] = False,
 ) -> None:
-    """Show the runs that wait for a decision: who asks, what leaves the node, and the epsilon before and after."""
+    """Show the runs that wait for a decision: the requester, the values that leave the node, and epsilon before and after."""
     from chimera.federation.policy.approvals import described, runs_of
 
     found = runs_of(folder, held_only=not every)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chimera.cli.train import Json, Quiet
+from chimera.cli.train import Json
 
 if TYPE_CHECKING:
     from chimera.calibration.prediction import Interval, Predicted
@@ -49,7 +49,7 @@ def predict(
         int, typer.Option("--rounds", metavar="N", min=1, help="Rounds that are simulated with each set.")
     ] = 100,
     as_json: Json = False,
-    quiet: Quiet = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Predict time, bytes and time to the target of an experiment, with 90 % intervals; nothing real is started."""
     from chimera.calibration.engine_file import read_engine

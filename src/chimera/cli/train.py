@@ -31,7 +31,7 @@ Resume = Annotated[bool, typer.Option("--resume", help="Resume from the last che
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on stdout at the end; all other output goes to stderr.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show neither progress nor results.")]
 Page = Annotated[
     bool,
     typer.Option("--page", help="Serve a page on 127.0.0.1 that shows the run while it runs; see 'chimera watch'."),

@@ -54,7 +54,7 @@ def served(page: LivePage) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.callback(page.close)
         if sys.stderr.isatty():
-            where = f"the page: {page.link} (the address holds the token: keep it to yourself)"
+            where = f"the page: {page.link} (the address contains the token: keep it secret)"
         else:
             file = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chimera-page-"))) / "address"
             write(file, f"{page.link}\n".encode())

@@ -101,9 +101,7 @@ def supervise(folder: ClusterFolder, options: ClusterOptions, notify: Callable[[
                     f"other machines: chimera infer worker --join {address} --token-file (a copy of {folder.worker_token})"
                 )
             if sys.stdout.isatty():  # others may read a file or a log
-                notify(
-                    f"the page: {address}/#token={folder.token()} (the address holds the token: keep it to yourself)"
-                )
+                notify(f"the page: {address}/#token={folder.token()} (the address contains the token: keep it secret)")
         FailingProcesses(folder.failing).clear()
         disk = DiskWatch(folder.path, None if voters else folder.journal)
         members = [disk, *_workers(folder, options), *_coordinators(folder, options)]
