@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from chimera.codecs.codec import CODECS
 from chimera.core.errors import ChimeraError, ConfigurationError
 from chimera.data.split import DATASETS
-from chimera.training.comparison.comparison import compare
+from chimera.training.comparison.execution import compare
 from chimera.training.comparison.figures import Row
 from chimera.training.experiment.experiment import Experiment
 

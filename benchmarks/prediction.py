@@ -107,9 +107,11 @@ def experiment(rounds: int) -> Experiment:
     )
 
 
-def run(one: Setting, experiments: dict[str, Experiment], trains: dict[str, Train], folder: Path) -> MeasuredRun:
+def run(
+    one: Setting, experiments: dict[str, Experiment], trains: dict[str, Train], folder: Path, repeat: int = 0
+) -> MeasuredRun:
     """Run a setting, unless its folder exists already."""
-    out = folder / one.name.replace(", ", "--").replace(" ", "-")
+    out = folder / (one.name.replace(", ", "--").replace(" ", "-") + f"--{repeat}" * (repeat > 0))
     if not (out / "summary.json").is_file():
         file = folder / f"{out.name}.toml"
         file.write_text(experiments[one.link].with_settings(one.settings).to_toml())
@@ -217,6 +219,7 @@ def main() -> None:
     parser.add_argument("--slow-rounds", type=int, default=120)
     parser.add_argument("--only", nargs="+", choices=("local", "slow"), default=("local", "slow"))
     parser.add_argument("--no-ranking", action="store_true")
+    parser.add_argument("--repeats", type=int, default=3, help="real runs of each ranked setting; their median counts")
     parser.add_argument("--folder", type=Path, help="keep the runs here, and use runs that are there")
     args = parser.parse_args()
     if "slow" in args.only and not permitted():
@@ -264,14 +267,21 @@ def measure(args: Any, experiments: dict[str, Experiment], trains: dict[str, Tra
     if args.no_ranking:
         return
     ranked = [one for one in RANKED if one.link in args.only]
-    real, guessed = [], []
-    for one in ranked:
+    taken: dict[str, list[float]] = {
+        one.name: [] for one in ranked
+    }  # settings alternate, because the machine's speed changes
+    epochs: dict[str, float] = {}  # of a round
+    for repeat in range(args.repeats):
+        for one in ranked:
+            measured = run(one, experiments, trains, folder, repeat)
+            epochs[one.name] = measured.files.summary["epochs"] / measured.files.summary["rounds"]
+            taken[one.name].append(float(np.mean(measured.seconds_of_rounds()[0])) / epochs[one.name])
+    real, guessed = [float(np.median(taken[one.name])) for one in ranked], []
+    for one, each in zip(ranked, real, strict=True):
         (found,) = predict(experiments[one.link].with_settings(one.settings), calibrations[one.link], draws=3)
-        measured = run(one, experiments, trains, folder)
-        epochs = measured.files.summary["epochs"] / measured.files.summary["rounds"]
-        real.append(float(np.mean(measured.seconds_of_rounds()[0])) / epochs)
-        guessed.append(found.round_mean_s / epochs)
-        print(f"{one.name}: {1e3 * real[-1]:.1f} ms an epoch, predicted {1e3 * guessed[-1]:.1f}", flush=True)
+        guessed.append(found.round_mean_s / epochs[one.name])
+        runs = ", ".join(f"{1e3 * value:.1f}" for value in taken[one.name])
+        print(f"{one.name}: {1e3 * each:.1f} ms an epoch ({runs}), predicted {1e3 * guessed[-1]:.1f}", flush=True)
     rank(ranked, real, guessed)
 
 

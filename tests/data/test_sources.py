@@ -273,3 +273,10 @@ def test_a_first_line_with_values_is_a_row(tmp_path, first):
     rows = {4: "Rome,1.5,2.5,a\nBonn,2.5,3.5,b\n0,0.5,1.5,b\n", 2: "1,1\n2,0\n3,1\n"}[first.count(",") + 1]
     path = write(tmp_path / "t.csv", f"{first}\n{rows}")
     assert len(csv_file.read_csv(Path(path))) == rows.count("\n") + 1
+
+
+def test_the_second_file_has_a_header_if_the_first_one_has_one(tmp_path):
+    first = write(tmp_path / "train.csv", "1.5,true\n2.5,false\n0.5,true\n3.5,FALSE\n")
+    second = write(tmp_path / "test.csv", "2.5,false\n")
+    split = DATASETS.create("csv", {"path": first, "test_path": second})
+    assert (len(split.train), len(split.test)) == (4, 1)

@@ -56,7 +56,7 @@ def listed(state: str, reason: str = "None") -> QueueRow:
             Found(
                 State.FAILED,
                 "Slurm job 7: its process was killed (exit code 137), usually because the node had too little memory: request "
-                "more with #SBATCH --mem in its job.sh, then retry it",
+                "more (#SBATCH --mem), then run it again",
             ),
         ),
         (None, FAILED, {"error": "no space"}, Found(State.FAILED, "Slurm job 7: no space")),
@@ -210,7 +210,7 @@ def test_a_damaged_file_of_a_job_does_not_hide_the_others(name: str, without_slu
         first, second = msgspec.json.decode(listed.stdout)
         assert (second["name"], second["state"]) == ("second", "queued")
         assert (first["job"], first["state"]) == ("1", "failed")
-        assert first["reason"].startswith(f"job 1: {damaged} is damaged (")
+        assert first["reason"].startswith(f"job 1: {damaged} is damaged or cannot be read (")
         fetched = CliRunner().invoke(app, ["fetch", "1", "--folder", str(without_slurm)])
         assert (fetched.exit_code, fetched.stdout, fetched.stderr) == (2, "", f"error: {first['reason']}\n")
 

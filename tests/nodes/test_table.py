@@ -128,7 +128,7 @@ def test_labels_keep_their_type() -> None:
         ("", "y\n1\n", "tree1/X_train.csv is empty"),
         ("a,b\n", "y\n1\n", "X_train.csv is empty: it has a header and no rows"),
         ("a,b\n1,2\n3,4,5\n", "y\n1\n2\n", "X_train.csv is not a table.*line 3"),
-        ("a,b\n1,2,3\n3,4,5\n", "y\n1\n2\n", "X_train.csv, row 1: it has more cells"),
+        ("a,b\n1,2,3\n3,4,5\n", "y\n1\n2\n", "the first line of tree1/X_train.csv has 2 cells and the others more"),
         ("a,b\n1,2\n3\n", "y\n1\n2\n", "X_train.csv, row 2: the column 'b' has no value"),
         ("a,b\n1,2\n3,\n", "y\n1\n2\n", "X_train.csv, row 2: the column 'b' has no value"),
         ("a,b\n1,nan\n3,4\n", "y\n1\n2\n", "X_train.csv, row 1: the column 'b' has no value"),

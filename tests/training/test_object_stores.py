@@ -82,6 +82,15 @@ def test_a_second_run_with_one_url_is_refused(fit: Fit, url: str) -> None:
         fit(out=url + "/", rounds=2)
 
 
+def test_a_second_fit_of_one_trainer_does_not_replace_the_run_of_the_first(url: str) -> None:
+    trainer = chimera.Trainer("logistic-regression", "digits", engine="simulated", rounds=2, out=url)
+    trainer.fit()
+    files = {name: memory.cat_file(name) for name in memory.find(url)}
+    with pytest.raises(ConfigurationError, match=f"{url} already contains a run"):
+        trainer.fit()
+    assert {name: memory.cat_file(name) for name in memory.find(url)} == files
+
+
 @pytest.mark.long
 def test_a_model_and_a_plot_are_made_from_a_store(fit: Fit, tmp_path: Path, url: str) -> None:
     run = fit(out=url, rounds=2)

@@ -84,6 +84,12 @@ def test_the_state_of_an_instance_is_not_used_with_a_warning(fit: Fit, make: Any
     assert np.array_equal(run.trained.parameters(), expected.trained.parameters())
 
 
+def test_an_optimizer_may_keep_other_things_in_its_state(fit: Fit) -> None:
+    own = Halved([torch.nn.Parameter(torch.zeros(3))])
+    own.state["seen"] = 0  # type: ignore[index, assignment]
+    assert fit(optimizer=own, rounds=1).summary()["rounds"] == 1
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_a_custom_optimizer_class_works_on_workers_and_servers(fit: Fit, engine: str) -> None:

@@ -153,6 +153,16 @@ def test_a_run_whose_last_rows_are_lost_resumes_and_reports_it(fit: Fit, tmp_pat
     ]
 
 
+def test_a_run_that_lost_rows_resumes_again_if_it_wrote_other_rows_but_no_checkpoint(fit: Fit, tmp_path: Path) -> None:
+    fit("run", rounds=10, evaluate_every=5)
+    trace = tmp_path / "run" / "trace.jsonl"
+    lines = trace.read_bytes().splitlines(keepends=True)
+    trace.write_bytes(
+        b"".join(lines[:-1]) + 3 * (lines[-1][:-1] + b" " * 7 + b"\n")
+    )  # longer than the checkpoint knows
+    assert fit("run", rounds=20, evaluate_every=5, resume=True).cost.rounds == 20
+
+
 def test_resuming_a_finished_run_changes_nothing(fit: Fit) -> None:
     first = fit(rounds=10)
     again = fit(rounds=10, resume=True)

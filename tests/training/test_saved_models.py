@@ -154,6 +154,7 @@ def test_an_estimator_predicts_the_labels_of_its_data(fit: Fit, labels: Any, exp
     given = {"data": (inputs, targets), "rounds": 20, "optimizer": {"name": "sgd", "lr": 0.1}}
     run = fit(model=estimator, **given)
     assert run.model.classes_.tolist() == expected
+    assert [type(label) for label in run.model.classes_.tolist()] == [type(label) for label in expected]
     assert run.model.predict(inputs).tolist() == targets.tolist()
     assert (run.trained.predict(inputs) == np.repeat([expected.index(label) for label in labels], 40)).all()
     loaded = chimera.load(run.run_dir, trust_code=True)

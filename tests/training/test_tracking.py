@@ -117,7 +117,7 @@ def test_secrets_are_not_sent(fit, memory, monkeypatch):
     from chimera.training.tracking.tracking import Tracking
 
     tables = {"engine": {"name": "http", "token": "sesame", "tls_key": "x.key"}, "train": {"workers": 2}}
-    tracking = Tracking({}, name="run", settings=tables, folder=Path())
+    tracking = Tracking({}, settings=tables, folder=Path)
     assert tracking._settings == {"engine.name": "http", "train.workers": 2}
 
 

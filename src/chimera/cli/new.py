@@ -188,7 +188,7 @@ def _with_data(text: str, kind: Kind, data: Path | None, target: str | None) -> 
         return text
     if target is None:
         text = re.sub(r'(?m)^target = ".*"\n', "", text)  # the default is the last column
-    if data.suffix == ".parquet":
+    if data.suffix.lower() == ".parquet":
         text = text.replace('name = "csv"', 'name = "parquet"')
     text = re.sub(r'(?m)^path = ".*"$', lambda _: f"path = {literal(data.resolve())}", text)
     return text.replace(f"`{kind.data}`", f"`{data}`")

@@ -11,6 +11,7 @@ from chimera.core.errors import ConfigurationError
 
 FOLDER, FILE = 0o700, 0o600
 """The modes of the files and folders that the project writes on its own."""
+_UNMAPPED = 65534  # the owner that NFS with `all_squash` and user namespaces show for users that they do not tell apart
 UMASK = 0o077
 """The umask of the processes that the project starts for itself."""
 
@@ -50,13 +51,14 @@ def check_is_own(path: Path) -> None:
     OSError : it cannot be read.
     """
     status, user = path.stat(), os.geteuid()
-    if user and status.st_uid not in (user, 0):
+    if user and status.st_uid not in (user, 0, _UNMAPPED):
         raise ConfigurationError(
-            f"{path} belongs to another user (number {status.st_uid}), who may know or change its content: use another folder"
+            f"{path} belongs to another user (number {status.st_uid}), who may know or change its content: use another folder, "
+            "such as a new one in it"
         )
     if status.st_mode & stat.S_IWOTH:
         raise ConfigurationError(
-            f"all users of this machine can write {path}: run 'chmod o-w', or choose another folder"
+            f"all users of this machine can write {path}: run 'chmod o-w', or choose another folder, such as a new one in it"
         )
 
 

@@ -110,7 +110,7 @@ class Dataset:
             labels, which get indices in sorted order.
         classes : the labels in the order of their indices, or the number of classes.
         header : CSV only: whether the first line has the names of the columns; by default it does if no cell in it is a
-            number.
+            number. A line with numbers that may be names, such as years, is refused.
         keep_integers : keep integer inputs, as int64, such as indices into an embedding.
         like : the train part, to read the test part with the same classes and one-hot columns.
         name : name of the data set in messages and reports.

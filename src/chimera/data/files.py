@@ -60,6 +60,8 @@ def csv(
         if file is not None:
             frames.append(csv_file.read_csv(sources.existing_file(file), header=header))
             csv_file.check_first_column(frames[-1], drop or (), file)
+            if header is None:  # the files are alike, and the second one may have too few rows to show it
+                header = list(map(str, frames[0].columns)) != list(map(str, range(frames[0].shape[1])))
     return _split_of_frames(
         frames,
         target=target,

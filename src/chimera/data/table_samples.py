@@ -61,6 +61,11 @@ class TableSamples(SampleDataset):
         return None if self.labels is None and self.source.classes is None else self.partition_labels
 
     @property
+    def label_values(self) -> tuple[str | int | bool, ...] | None:
+        """See `Dataset`."""
+        return self.source.label_values
+
+    @property
     def targets(self) -> NDArray[Any]:
         """The class index or value of each row, not scaled."""
         return self.source.targets if self.rows is None else self.source.targets[self.rows]

@@ -104,8 +104,10 @@ class FolderWatch:
             self._checked_s = now_s
             try:
                 missing = not os.path.samestat(self._lock.stat(), os.fstat(self._claim))
-            except OSError:
+            except (FileNotFoundError, NotADirectoryError):
                 missing = True
+            except OSError:  # a file server that fails for now says nothing about the folder
+                missing = False
             self._missing = self._missing + 1 if missing else 0
         return self._missing >= _MISSING
 

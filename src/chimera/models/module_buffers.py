@@ -12,7 +12,7 @@ from chimera.core.parameters import Flat
 if TYPE_CHECKING:
     from torch import nn
 
-_LIBRARIES = ("torch", "torchvision", "transformers", "peft")
+_LIBRARIES = ("torch", "torchvision", "torchaudio", "transformers", "peft", "timm", "diffusers")
 
 
 def buffer_names(module: nn.Module) -> list[str]:

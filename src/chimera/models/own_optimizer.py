@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from chimera.core.errors import ConfigurationError
@@ -81,7 +82,10 @@ def check_not_partial(optimizer: Any, module: Any) -> None:
 
 def warn_of_state(optimizer: Any) -> None:
     """Warn if an instance of an optimizer has taken steps: a run uses its class and options, and starts without its state."""
-    for state in getattr(optimizer, "state", {}).values():
+    states = getattr(optimizer, "state", None)  # an optimizer of a user may keep other things there
+    for state in states.values() if isinstance(states, Mapping) else ():
+        if not isinstance(state, Mapping):
+            continue
         stepped = {name: value for name, value in state.items() if value is not None}
         if stepped and float(stepped.pop("step", 1)) > 0:
             held = f", such as {next(iter(stepped))!r}," if stepped else ""

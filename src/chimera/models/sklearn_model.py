@@ -248,7 +248,7 @@ class SklearnModel(MergedEvaluation):
         return {name: value + penalty * (name == "loss") for name, value in sums.figures().items()}
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[Any]:
-        """Return one label or value for each row, as the estimator does."""
+        """Return one label or value for each row; with ``labels``, the index of the label."""
         self._rebind()
         if not len(inputs):
             return self._predictions(np.empty((0, self._intercept.size), np.float32))

@@ -38,6 +38,8 @@ from chimera.models.torch_stage import TorchStage
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+_MAX_NAMES = 5  # of a notice
+
 
 class TorchModel(TorchEvaluation):
     """A `Model` around a torch module.
@@ -159,7 +161,9 @@ class TorchModel(TorchEvaluation):
         """A line that names the parts of the module that a run does not use; None if it uses all."""
         lines = [getattr(self._pass.step, "notice", None)]
         if names := left_out(self.module):
-            lines.append(f"persistent=False, so neither averaged over the workers nor returned: {', '.join(names)}")
+            more = [f"{len(names) - _MAX_NAMES} more"] if len(names) > _MAX_NAMES else []
+            shown = ", ".join([*names[:_MAX_NAMES], *more])
+            lines.append(f"persistent=False, so neither averaged over the workers nor returned: {shown}")
         return " · ".join(filter(None, lines)) or None
 
     def own_optimizer(self, length: RunLength) -> OwnOptimizer | None:

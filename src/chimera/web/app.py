@@ -210,6 +210,7 @@ def serve(
     config = uvicorn.Config(
         app,
         http=partial(BoundedProtocol, limits=limits, waiting={}, handshakes=handshakes),  # type: ignore[arg-type] # uvicorn calls it like the class
+        loop="asyncio",  # others, such as uvloop, would not call `BoundedListener.accept`
         ws="none",
         lifespan="on",
         log_config=None,
@@ -231,7 +232,9 @@ def serve(
             f"CHIMERA_TLS_CERT {str(settings.tls_cert)!r} and CHIMERA_TLS_KEY {str(settings.tls_key)!r}{authorities} cannot be "
             f"used: {first_line(error)}; all must be PEM files, and the key must belong to the certificate"
         ) from error
-    with BoundedListener(listener or listen(host, port), handshakes) as listener:
+    listening = listener or listen(host, port)
+    # Without TLS there is no handshake: clients of a burst, which are accepted together, must not replace one another.
+    with listening if settings.tls_cert is None else BoundedListener(listening, handshakes) as listener:
         port = listener.getsockname()[1]
         warn_if_exposed(host, port, settings)
         server = _Server(config, on_started, limits)

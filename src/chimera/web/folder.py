@@ -169,6 +169,9 @@ def try_lock(file: Path) -> int | None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             time.sleep(0.02)  # `lock_holder` holds the lock briefly
+        except OSError:
+            os.close(lock)
+            raise
         else:
             os.ftruncate(lock, 0)
             return lock

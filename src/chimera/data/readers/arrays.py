@@ -184,7 +184,8 @@ def label_values(array: NDArray[Any], names: tuple[str, ...] | None) -> tuple[st
             values = tuple(map(int, names))
         except ValueError:  # the user named the indices, or the labels are fractions
             return None
-    return values if values != tuple(range(len(names))) and list(values) == sorted(set(values)) else None
+    are_indices = array.dtype.kind != "b" and values == tuple(range(len(names)))
+    return None if are_indices or list(values) != sorted(set(values)) else values
 
 
 def _listed(names: Sequence[str]) -> str:

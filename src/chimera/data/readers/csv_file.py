@@ -99,7 +99,9 @@ def _may_be_names(first: list[str], frame: Any) -> bool:
     if len(filled) > 2 and any(filled == [str(start + place) for place in range(len(filled))] for start in (0, 1)):
         return True
     texts = [place for place, cell in enumerate(first) if not (cell.strip().lower() in MISSING or is_number(cell))]
-    again = (frame.iloc[1:, place].astype(str).str.strip() == first[place].strip() for place in texts)
+    again = (
+        frame.iloc[1:, place].astype(str).str.strip().str.lower() == first[place].strip().lower() for place in texts
+    )
     return bool(texts) and not any(column.any() for column in again)
 
 

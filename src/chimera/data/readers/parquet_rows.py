@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import DataError
 from chimera.data.readers import parquet, table
-from chimera.data.readers.arrays import Task, as_inputs, as_targets
+from chimera.data.readers.arrays import Task, as_inputs, as_targets, label_values
 from chimera.data.readers.parquet import RowGroups
 
 CACHE_BYTES = 128 << 20
@@ -36,6 +36,7 @@ class ParquetRows:
     features : names of the inputs: columns, and the categories of text columns.
     targets : class index, in the smallest type of integers, or value of each row.
     classes : the labels of the class indices; None for a regression.
+    label_values : see `chimera.data.dataset.Dataset`.
     bounds : first row of each row group, and the number of all rows.
     together : number of row groups that a process can keep.
 
@@ -81,6 +82,7 @@ class ParquetRows:
         self._one_hot = [name for name in one_hot if name in texts.columns]
         self.features = tuple(like.features) if like is not None else texts.features(groups.categorical)
         self.targets, self.classes = labels.indices(task, classes)
+        self.label_values = label_values(labels.sample, self.classes)
         widest = int(np.diff(self.bounds).max()) * len(self.features) * 4
         self.together = max(self._cache_bytes // max(widest, 1), 1)
         self._decoded: OrderedDict[int, NDArray[np.float32]] = OrderedDict()
@@ -168,6 +170,11 @@ class _Labels:
             numbers = [self._texts.setdefault(str(text), len(self._texts)) for text in different]
             values = np.array(numbers, np.int32)[places]
         self._values.append(_narrow(values))
+
+    @property
+    def sample(self) -> NDArray[Any]:
+        """Some of the targets, in the type of all of them."""
+        return np.array(list(self._texts)) if self._texts else self._values[0]
 
     def indices(
         self, task: Task | None, classes: int | Sequence[str] | None

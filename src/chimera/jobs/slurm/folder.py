@@ -99,8 +99,8 @@ class SlurmJobFolder(JobFolder):
             return msgspec.json.decode(path.read_bytes(), type=kind)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise DataError(
-                f"job {self.path.name}: {path} is damaged ({error}), so the state of the job is not known: 'squeue --me' shows "
-                f"whether Slurm runs it, and the files of its run are in {self.run}"
+                f"job {self.path.name}: {path} is damaged or cannot be read ({error}), so the state of the job is not "
+                f"known: 'squeue --me' shows whether Slurm runs it, and the files of its run are in {self.run}"
             ) from error
 
     def write_record(self, record: Record) -> None:
@@ -124,13 +124,17 @@ class SlurmJobFolder(JobFolder):
         ------
         ConflictError : another command holds the lock.
         """
-        lock = try_lock(self.path / "lock")
+        try:
+            lock = try_lock(self.path / "lock")
+        except OSError:  # the file system has no locks, such as Lustre without the mount option `flock`
+            lock = -1
         if lock is None:
             raise ConflictError(f"job {self.path.name}: another command cancels or retries it now")
         try:
             yield
         finally:
-            os.close(lock)
+            if lock >= 0:
+                os.close(lock)
 
     def last_error(self, log: Path | None = None) -> str:
         """Return the last error of the last attempt in the log, as one line; empty if there is none."""

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from chimera.core.errors import ConfigurationError, UnavailableError
 from chimera.core.private import make_folder, write
+from chimera.core.safe_path import safe_path
 from chimera.jobs.client.workers import workers_of
 from chimera.jobs.files.bundle import bundle_loaded
 from chimera.jobs.slurm import commands
@@ -69,7 +70,7 @@ class SlurmCells:
         outcomes: Outcomes = {cell.name: ("waiting", "") for cell in cells}
         if not cells:
             return outcomes, None
-        cells_folder = folder.absolute() / _FOLDER
+        cells_folder = safe_path(folder.absolute(), _FOLDER)
         array = (_unfinished(cells_folder) if resume else None) or self._submit(cells, cells_folder)
         watched = [_Watched(cell, array, cells_folder) for cell in cells if cell.name in array.cells]
         return outcomes, _await(watched, outcomes, callbacks)
@@ -87,7 +88,7 @@ class SlurmCells:
 
     def _prepare(self, cell: Cell, cells_folder: Path) -> Launch:
         """Write the files of a cell, and return how it is started."""
-        home = SlurmJobFolder(cells_folder / cell.name)
+        home = SlurmJobFolder(safe_path(cells_folder, cell.name))
         make_folder(home.path)
         home.allow_again()
         bundle = bundle_loaded(cell.experiment, self._folder)

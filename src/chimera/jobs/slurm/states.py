@@ -89,7 +89,7 @@ def _reason(state: str, error: str, code: int | None) -> str:
         return f"{_ENDS[state]}; a retry resumes from its checkpoint"
     if code == _KILLED and not error:
         return (
-            "its process was killed (exit code 137), usually because the node had too little memory: request more with "
-            "#SBATCH --mem in its job.sh, then retry it"
+            "its process was killed (exit code 137), usually because the node had too little memory: request more "
+            "(#SBATCH --mem), then run it again"
         )
     return error or (f"its script ended with exit code {code}" if code is not None else _ENDS[state])

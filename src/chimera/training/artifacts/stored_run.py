@@ -6,7 +6,7 @@ import secrets
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -44,8 +44,8 @@ class StoredRun:
 
     def __init__(self, url: str, *, resumes: bool) -> None:
         self._store, self._resumes = ObjectStore(url), resumes
-        if not resumes and ("summary.json" in self._store.sizes() or self._store.checkpoints()):
-            raise ConfigurationError(f"{self._store.url} already contains a run: resume it, or choose another folder")
+        if not resumes:
+            self._check_is_new(self._store.sizes())
         self._private = Path(tempfile.gettempdir()) / f"chimera-run-{secrets.token_hex(8)}"
         self.folder = self._private / self._store.name
         self.location = self._store.url
@@ -80,15 +80,22 @@ class StoredRun:
         if removed and isinstance(error, ConfigurationError) and str(self.folder) in str(error):
             raise ConfigurationError(str(error).replace(str(self.folder), self._store.url)) from error
 
+    def _check_is_new(self, sizes: Mapping[str, int]) -> None:
+        if "summary.json" in sizes or self._store.checkpoints():
+            raise ConfigurationError(f"{self._store.url} already contains a run: resume it, or choose another folder")
+
     def begin(self) -> None:
         """Upload the files that describe the run; remove those of an earlier one that failed.
 
         Raises
         ------
+        ConfigurationError : the store holds the results of a run that ended since then.
         StoreError : the store cannot be written.
         """
         if not self._resumes:
-            left = [name for name in self._store.sizes() if is_of(name, ("data.json", *GROWING))]
+            sizes = self._store.sizes()
+            self._check_is_new(sizes)  # another run may have ended here since the URL was chosen
+            left = [name for name in sizes if is_of(name, ("data.json", *GROWING))]
             self._store.delete(left)
         for path in self.folder.iterdir():
             if path.is_file() and path.name not in GROWING:

@@ -237,7 +237,7 @@ def model_of(model: Any, train: TrainingData, seed: int) -> Model:
     about: dict[str, Any] = {"input_shape": train.input_shape, "outputs": lambda: train.outputs, "task": train.task}
     if hasattr(train, "counts"):  # a text data set: the count of each word
         about["counts"] = train.counts
-    about["label_values"] = getattr(train, "label_values", None)  # only data in memory have them
+    about["label_values"] = getattr(train, "label_values", None)
     about |= {"seed": seed, "check_default_loss": partial(check_default_loss, train)}
     made = build_model(*named(model), **about) if isinstance(model, str | Mapping) else as_model(model, **about)
     loss = getattr(made, "loss", None)

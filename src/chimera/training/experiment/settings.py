@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
@@ -130,6 +130,7 @@ class Settings:
         worker_resources = resources_of("worker_resources", options["worker_resources"])
         compute.check_device(gpu=worker_resources.gpus > 0)
         faults = as_sentences(options["faults"], max(workers, options["max_workers"] or 0))
+        track = list(options["track"]) if isinstance(options["track"], Iterator) else options["track"]
         return cls(
             strategy=strategy,
             partition=instantiate(PARTITIONERS, options["partition"], Callable),
@@ -154,13 +155,13 @@ class Settings:
             server_resources=server_resources_of(options["server_resources"]),
             peak=Peak(options["peak_flops"], min(worker_resources.gpus, 1.0)),
             seed=options["seed"],
-            trackers=trackers_of(options["track"]),
+            trackers=trackers_of(track),
             table={
                 **options,
                 "optimizer": given if isinstance(given, str) else optimizer,
                 "epochs": budget.epochs,
                 "faults": faults,
-                "track": list(options["track"]),
+                "track": list(track),
                 "worker_resources": resources_table(options["worker_resources"]),
                 "server_resources": resources_table(options["server_resources"]),
                 "privacy": asdict(privacy) if privacy else None,

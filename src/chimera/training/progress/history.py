@@ -94,12 +94,19 @@ class History:
 
 
 def _cut(path: Path, size: int) -> int:
-    """Shorten a file to at most ``size`` bytes, or to its whole lines if it is shorter; return its length."""
+    """Shorten a file to whole lines of at most ``size`` bytes; return its length."""
     if not path.exists():
         return 0
-    if path.stat().st_size < size:  # its last rows were lost, for example with the power of the machine
-        with path.open("rb") as file:
-            size = sum(len(line) for line in file if line.endswith(b"\n"))
+    with path.open("rb") as file:
+        file.seek(max(size - 1, 0))
+        other = path.stat().st_size != size  # its last rows were lost, or it has other rows since a resume without them
+        if size and other and file.read(1) != b"\n":
+            file.seek(0)
+            wanted, size = size, 0
+            for line in file:
+                if not line.endswith(b"\n") or size + len(line) > wanted:
+                    break
+                size += len(line)
     os.truncate(path, size)
     return size
 

@@ -100,8 +100,8 @@ class Execution:
         with terminable(), self.folder.opened():
             if not self.settings.trackers:
                 return self._run(callbacks)
-            name, tables = self.folder.path.name, self._experiment().tables
-            with Tracking(self.settings.trackers, name=name, settings=tables, folder=self.folder.path) as tracking:
+            tables = self._experiment().tables
+            with Tracking(self.settings.trackers, settings=tables, folder=lambda: self.folder.path) as tracking:
                 return self._run([*callbacks, tracking])
 
     def _run(self, callbacks: Sequence[Callback]) -> Run:

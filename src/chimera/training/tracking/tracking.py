@@ -41,20 +41,18 @@ class Tracking(Callback):
     Parameters
     ----------
     trackers : trackers by name.
-    name : name of the run.
     settings : tables of the experiment.
-    folder : the run's folder.
+    folder : returns the folder of the run, which is final when the run has begun.
     """
 
     def __init__(
         self,
         trackers: Mapping[str, Tracker],
         *,
-        name: str,
         settings: Mapping[str, Any],
-        folder: Path,
+        folder: Callable[[], Path],
     ) -> None:
-        self._trackers, self._name, self._folder = dict(trackers), name, folder
+        self._trackers, self._folder = dict(trackers), folder
         self._settings = {key: value for key, value in flat(settings) if not _SECRET.search(key)}
         self._queue: queue.Queue[Callable[[str, Tracker], None] | None] = queue.Queue(_QUEUED)
         self._thread: threading.Thread | None = None
@@ -63,14 +61,15 @@ class Tracking(Callback):
 
     def on_start(self, progress: Progress) -> None:  # noqa: ARG002 - the values come with the first progress
         """Start the thread, and the record of the run in each tracker."""
-        known = read_identities(self._folder)
+        folder = self._folder()
+        known = read_identities(folder)
         self._thread = threading.Thread(target=self._run, name="chimera tracking", daemon=True)
         self._thread.start()
 
         def begin(name: str, tracker: Tracker) -> None:
-            run = Tracked(self._name, self._folder, self._settings, known.get(name))
+            run = Tracked(folder.name, folder, self._settings, known.get(name))
             known[name] = tracker.begin(run)
-            write(self._folder / FILE, msgspec.json.format(msgspec.json.encode(known)))
+            write(folder / FILE, msgspec.json.format(msgspec.json.encode(known)))
 
         self._put(begin)
 

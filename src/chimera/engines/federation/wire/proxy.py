@@ -35,8 +35,9 @@ def proxy_for(url: str) -> str | None:
         return None
     if (usable := _usable(proxy)) is None:
         raise ConfigurationError(
-            f"the proxy {host_of(proxy)} of the environment (HTTPS_PROXY, ALL_PROXY) cannot be used: give its URL as "
-            "http://[USER:PASSWORD@]HOST:PORT, and write '/', '@', '#', '?' and '%' of a password as %2F, %40, %23, %3F and %25"
+            f"the proxy {host_of(proxy)} of the environment (HTTPS_PROXY, WSS_PROXY or SOCKS_PROXY) cannot be used: "
+            "give its URL as http://[USER:PASSWORD@]HOST:PORT, and write '/', '@', '#', '?' and '%' of a password as %2F, %40, "
+            "%23, %3F and %25"
         )
     return usable
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hmac
 import selectors
 import socket
@@ -65,8 +66,10 @@ class Arrivals:
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError:  # the other side has ended it already
-            return
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                raise
+            return  # the other side has ended it already
         sock.setblocking(False)
         if len(self._waiting) >= _MAX_WAITING:
             self._refuse(next(iter(self._waiting)))
