@@ -75,7 +75,7 @@ def test_a_folder_that_all_users_can_write_is_refused(use: str, tmp_path: Path) 
     assert not list(folder.iterdir())
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, who can give a file to another user: run the tests as root")
 def test_a_token_of_another_user_in_an_own_folder_is_refused(
     tmp_path: Path, given_away: Callable[[Path], None]
 ) -> None:
