@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -197,6 +198,19 @@ def test_a_worker_that_joins_starts_at_the_slowest_clock(tmp_path: Path) -> None
     # The three workers had 30 clocks together, each at most 1 + 1 ahead of the slowest, which therefore had 9 or more.
     assert sum(clocks.values()) >= 60 + 9
     assert max(clocks.values()) - min(clocks.values()) <= 1 + 1
+
+
+def test_a_worker_that_was_away_starts_again_at_the_slowest_clock() -> None:
+    """Otherwise the others stop until it has caught up with all that they did meanwhile."""
+    strategy = StaleSynchronous(max_staleness=1)
+    strategy.restore({"clocks": {"worker 0": 50, "worker 1": 51, "worker 2": 3}, "largest_lead": 1})
+
+    def clocks(*names: str) -> dict[str, int]:
+        strategy.rounds(SimpleNamespace(round=60, workers=[SimpleNamespace(name=name) for name in names]))  # type: ignore[arg-type]
+        return dict(strategy.state()["clocks"])
+
+    assert clocks("worker 0", "worker 1") == {"worker 0": 50, "worker 1": 51}
+    assert clocks("worker 0", "worker 1", "worker 2") == {"worker 0": 50, "worker 1": 51, "worker 2": 50}
 
 
 def test_without_slack_workers_alternate(fit: Fit) -> None:

@@ -271,6 +271,8 @@ def test_models_with_their_own_descent_use_it(fit: Fit) -> None:
         ({"over_selection": 0.5}, "over_selection must be at least 1"),
         ({"deadline_s": 0.0}, "deadline_s must be above 0"),
         ({"stragglers": 2.0}, "stragglers is a share"),
+        ({"name": "scaffold", "over_selection": 1.5}, "remove over_selection and deadline_s"),
+        ({"name": "scaffold", "deadline_s": 1.0}, "remove over_selection and deadline_s"),
     ],
 )
 def test_invalid_options_raise_a_one_line_error(fit: Fit, options: dict[str, Any], message: str) -> None:

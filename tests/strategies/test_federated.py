@@ -275,6 +275,17 @@ def test_the_history_reports_state_lost_without_a_checkpoint(fit: Fit) -> None:
     assert [event.event for event in plain.events] == ["fault", "worker lost", "worker respawned"]
 
 
+def test_after_the_loss_of_a_server_the_control_variates_of_servers_and_workers_agree(fit: Fit) -> None:
+    """c is the mean of all c_i. Otherwise the run would converge to another point."""
+    run = fit(
+        "scaffold", faults=["kill server 0 at step 6"], snapshot_every=4, rounds=10, evaluate_every=1000, workers=4
+    )
+    state = Checkpoints(str(run.run_dir / "checkpoints")).read_last()["cluster"]
+    own = [held["rule.control"] for held in state["local"].values()]
+    np.testing.assert_allclose(state["servers"][0]["beside"], np.mean(own, axis=0), atol=1e-5)
+    assert np.abs(own[0]).max() > 1e-3
+
+
 FAMILY = ["local-sgd", "fed-prox", "fed-avg-m", "fed-adam", "fed-yogi", "fed-adagrad", "scaffold", "fed-nova"]
 
 

@@ -67,6 +67,18 @@ def test_a_row_sent_by_one_of_four_workers_is_averaged_as_configured(
     assert applied.gradients == 4
 
 
+@pytest.mark.parametrize("reached", [False, True])
+@pytest.mark.parametrize("left_out", ["not finite", "rejected"])
+def test_the_weights_of_the_gradients_that_count_have_mean_one(reached: bool, left_out: str) -> None:
+    """Two workers with 90 and 10 samples; the first one is left out."""
+    plain, weighted = shard(), shard()
+    good = gradient(5, 41, value=2.0)
+    plain.update(packed("identity", good), reached=reached)
+    bad = Rejected(0, 0, "its loss is NaN") if left_out == "rejected" else packed("identity", gradient(3, value=np.nan))
+    weighted.update(bad, packed("identity", np.float32(0.2) * good), reached=reached, shares=[1.8, 0.2])
+    np.testing.assert_allclose(weights_of(weighted), weights_of(plain), rtol=1e-6)
+
+
 @pytest.mark.parametrize("aggregation", WAYS)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @given(seed=st.integers(0, 2**32 - 1), workers=st.integers(1, 4), steps=st.integers(1, 3))

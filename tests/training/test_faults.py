@@ -392,3 +392,32 @@ def test_a_run_survives_the_loss_of_the_fork_server_at_its_start(fit: Fit, monke
     run = fit(engine="local", max_restarts=8, min_workers=3)
     assert killed
     assert np.array_equal(run.trained.parameters(), whole.trained.parameters())
+
+
+class KillInEvaluation(chimera.Callback):
+    """Sends SIGKILL to a worker during the first evaluation."""
+
+    calls = 0
+
+    def on_model(self, model: Any, last: bool) -> None:
+        self.calls += 1
+        if self.calls == 1:
+            victim = actors()[1]
+            victim.kill()
+            victim.wait(10)
+
+
+@pytest.mark.long
+def test_a_round_whose_evaluation_a_loss_interrupted_is_still_evaluated_and_written(fit: Fit) -> None:
+    run = fit(
+        engine="local",
+        workers=3,
+        strategy="parameter-server",
+        rounds=10,
+        evaluate_every=5,
+        checkpoint_every=5,
+        callbacks=[KillInEvaluation()],
+    )
+    assert [event.event for event in run.events][:1] == ["worker lost"]
+    assert [row["round"] for row in run.rows if "accuracy" in row] == [5, 10]
+    assert (run.run_dir / "checkpoints" / "round-000000005.safetensors").exists()

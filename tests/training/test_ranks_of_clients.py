@@ -97,6 +97,7 @@ def test_a_rank_that_one_client_trains_has_its_whole_change(tmp_path: Path, base
         ({"ranks": [0]}, "ranks must be at least 1"),
         ({"ranks": [2], "aggregation": "median"}, "aggregation = 'mean'"),
         ({"ranks": [2], "send": "weights"}, "send = 'change'"),
+        ({"ranks": [2], "over_selection": 1.5}, "remove over_selection and deadline_s"),
     ],
 )
 def test_ranks_that_cannot_be_used_are_refused(tmp_path: Path, base: str, options: Any, message: str) -> None:

@@ -44,7 +44,6 @@ CASES = {
             "name": "scaffold",
             "local_epochs": 0.05,
             "fraction": 0.4,
-            "over_selection": 1.5,
             "weighted": True,
             "shards": 2,
         },
@@ -161,6 +160,23 @@ def test_a_run_that_lost_rows_resumes_again_if_it_wrote_other_rows_but_no_checkp
         b"".join(lines[:-1]) + 3 * (lines[-1][:-1] + b" " * 7 + b"\n")
     )  # longer than the checkpoint knows
     assert fit("run", rounds=20, evaluate_every=5, resume=True).cost.rounds == 20
+
+
+def test_workers_resume_at_their_own_step_after_the_loss_of_another_one(fit: Fit, tmp_path: Path) -> None:
+    options = {"strategy": {"name": "fed-buff", "buffer": 1}, "workers": 4, "on_worker_loss": "drop"}
+    slow = {"engine": {"name": "simulated", "compute": {"slow": {"worker 2": 4.0}}}}
+
+    def steps() -> dict[str, int]:
+        cluster = Checkpoints(str(tmp_path / "run" / "checkpoints")).read_last()["cluster"]
+        return dict(zip(cluster["names"], cluster["steps"], strict=True))
+
+    fit("run", rounds=40, faults=["kill worker 1 at step 3"], **options, **slow)
+    before = steps()
+    assert set(before) == {"worker 0", "worker 2", "worker 3"}
+    assert before["worker 2"] <= before["worker 3"] / 2
+    fit("run", rounds=41, resume=True, **options, **slow)
+    after = steps()
+    assert all(before[name] <= after[name] <= before[name] + 12 for name in before)
 
 
 def test_resuming_a_finished_run_changes_nothing(fit: Fit) -> None:

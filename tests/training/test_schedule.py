@@ -239,6 +239,16 @@ def test_the_threshold_of_a_plateau_is_that_of_torch(metric: str, mode: Any, thr
         assert schedule.at(i) == pytest.approx(optimizer.param_groups[0]["lr"])
 
 
+def test_a_run_that_resumes_with_another_kept_model_has_the_reduced_rate() -> None:
+    schedule, resumed = (Schedule("plateau", factor=0.1, patience=1) for _ in range(2))
+    monitor = MetricMonitor(Stopping(), [schedule])
+    for i in range(3):
+        monitor.evaluated({"loss": 1.0}, i, Flatless())  # type: ignore[arg-type]
+    assert schedule.at(3) == pytest.approx(0.01)
+    MetricMonitor(Stopping(keep="best"), [resumed]).restore(monitor.state())
+    assert resumed.at(3) == pytest.approx(0.01)
+
+
 class Flatless:
     """A model whose weights are not needed."""
 

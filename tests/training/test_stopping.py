@@ -278,3 +278,13 @@ def test_a_stopped_run_resumes_to_the_bits_of_a_whole_one(tmp_path: Path, fit: F
 def test_names_of_losses_say_that_they_fall() -> None:
     assert all(map(smaller_is_better, ["loss", "val_loss", "val/loss", "test-mse", "Val_Loss"]))
     assert not any(map(smaller_is_better, ["val_acc", "lossless_share", "f1"]))
+
+
+def test_evaluations_without_the_metric_do_not_count() -> None:
+    """The nodes that measure it are away."""
+    monitor = MetricMonitor(Stopping(patience=2))
+    for round_, metrics in enumerate([{"loss": 1.0}, {}, {"accuracy": 0.9}, {"loss": 2.0}], 1):
+        monitor.evaluated(metrics, round_, Vector())  # type: ignore[arg-type]
+    assert not monitor.exhausted
+    monitor.evaluated({"loss": 2.0}, 5, Vector())  # type: ignore[arg-type]
+    assert monitor.exhausted

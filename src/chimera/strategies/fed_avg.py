@@ -100,6 +100,10 @@ class FedAvg(SiteRounds):
             raise ConfigurationError(f"send is 'change' or 'weights', not {send!r}")
         if ranks and (min(ranks) < 1 or send == "weights" or aggregation != "mean"):
             raise ConfigurationError("ranks must be at least 1, and need send = 'change' and aggregation = 'mean'")
+        if ranks and (over_selection > 1 or deadline_s is not None):
+            raise ConfigurationError(
+                "ranks need the change of each client that is asked: remove over_selection and deadline_s"
+            )
         if ranks and self._hierarchy:
             raise ConfigurationError("ranks need the changes of all clients at the servers: remove hierarchical")
         self._local_steps, self._local_epochs, self._keep_state = local_steps, local_epochs, keep_state
@@ -191,7 +195,9 @@ class FedAvg(SiteRounds):
         if len(answers) < len(plan):
             there = [work for work in plan if work.worker.name in answers]
             scale = self._weights(there)[0] / self._weights(plan)[plan.index(there[0])]
-        options = {"aggregation": self._aggregation, "reached": self._reached, "scale": scale}
+        options: dict[str, Any] = {"aggregation": self._aggregation, "reached": self._reached, "scale": scale}
+        if self._samples:
+            options["shares"] = FedAvg._weights(self, [work for work in plan if work.worker.name in answers])
         updates = [
             server.update(*piece, **options, returns=2)
             for server, piece in zip(servers, zip(*answers.values(), strict=True), strict=True)

@@ -33,6 +33,10 @@ class Scaffold(FedAvg):
         super().__init__(**options)
         if self._hierarchy is not None:
             raise ConfigurationError("scaffold needs the controls of all clients at the servers: remove hierarchical")
+        if not self._participation.waits_for_all:  # a late client has changed its c_i, but c lacks the change for ever
+            raise ConfigurationError(
+                "scaffold needs the controls of all clients that are asked: remove over_selection and deadline_s"
+            )
         self._rule = {"name": "control-variates"}
         self._controls: Sequence[Any] = ()  # c, by server
         self._workers = 1

@@ -37,6 +37,8 @@ class StaleSynchronous(AsyncParameterServer):
         """Yield one gradient a round."""
         if cluster.round == 0:
             self._clocks, self._largest_lead = {}, 0
+        living = {worker.name for worker in cluster.workers}  # a worker that was away starts again at the slowest clock
+        self._clocks = {name: clock for name, clock in self._clocks.items() if name in living}
         slowest = min(self._clocks.values(), default=0)
         for worker in cluster.workers:  # a new worker starts at the slowest clock
             self._clocks.setdefault(worker.name, slowest)

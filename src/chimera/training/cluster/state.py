@@ -109,6 +109,7 @@ class ClusterState:
         return {
             **self.parameters(),
             **self._of_workers(),
+            "names": [worker.name for worker in self.workers],
             "dealing": self._sharding.state(),
             "cut": self.cut,
             "places": self._places,
@@ -124,9 +125,10 @@ class ClusterState:
         self.restore_parameters(state)
         self._restore_workers(state)
         self.attacks = {name: Attack(*held) for name, held in state.get("attacks", {}).items()}
+        steps = dict(zip(state.get("names", ()), state["steps"], strict=False))  # older checkpoints have no names
         for rank, worker in enumerate(self.workers):
             self._restore_attack(worker)
-            self.get(worker.go_to(of_rank(rank, state["steps"])))
+            self.get(worker.go_to(steps[worker.name] if worker.name in steps else of_rank(rank, state["steps"])))
         self._sharding.restore(state["dealing"])
         if set(state["places"]) == set(self.rank_of):
             self._places = dict(state["places"])

@@ -86,7 +86,9 @@ class MetricMonitor:
         """
         if round_ <= self._round or (self._stopping == Stopping() and not {"accuracy", "loss"} & metrics.keys()):
             return False  # nodes that keep their rows may give no metrics
-        self._metric = self._name(metrics)
+        if not metrics or (self._metric and self._metric not in metrics):
+            return False  # the nodes that measure it are away
+        self._metric = self._metric or self._name(metrics)
         value = metrics[self._metric]
         if not due:
             self._end = round_ if self._improves(value) else None
@@ -123,7 +125,8 @@ class MetricMonitor:
         wanted, keeps = self._stopping.monitor or state.get("metric"), self._stopping.keep == "best"
         if not state or wanted != state["metric"] or (keeps and state["best"] is not None and not state["kept"]):
             self._metric, self._round, self._best, self._waited, self._kept, self._end = "", -1, None, 0, None, None
-            self._plateaus.restore({})
+            same = bool(state) and wanted == state["metric"]  # then the reductions of the rate are still valid
+            self._plateaus.restore(*((state["plateaus"], state["best"]) if same else ({},)))
             return
         self._metric, self._round, self._best = state["metric"], state["round"], state["best"]
         self._waited, self._kept = state["waited"], state["kept"] if keeps else None

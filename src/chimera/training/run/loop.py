@@ -77,6 +77,7 @@ class TrainingLoop(RunState):
         self._recovery, self._faults, self._guarantee = recovery, faults, guarantee
         self._watched, self._stop_requested = watched, stop_requested
         self._pace = Pace(engine)
+        self._due = False  # whether the evaluation and the checkpoint of the last round may be missing
         self._in_round = False  # False during evaluation: a loss there interrupts no round
         self._interrupted = False  # a loss interrupted a round, and no call has ended since
         self._interrupt = Interrupt()
@@ -132,17 +133,21 @@ class TrainingLoop(RunState):
                     self.metrics = self._watched.load_kept(self._evaluator.model) or self._recorder.metrics
                     return reason
                 try:
-                    if reason is None:
+                    if reason is None and not self._due:
                         self._inject_faults()
                         if not self._interrupted:
                             self._meter.begin(self._samples_per_round())
                         self._in_round = True
                         self._advance(rounds, self._horizon())
                         self._in_round = False
+                        self._due = (
+                            True  # a loss from here on interrupts no round: the evaluation of this one is still due
+                        )
                         self._count()
                         self._interrupted = False
                         self._cluster.raise_departed()
                     saved = self._evaluate_and_save()
+                    self._due = False
                     if (reason is None and self._notifier.events(self._recovery.add_workers())) or saved:
                         # A run that resumes here restarts the strategy. This run does so, too, for the same weights.
                         rounds = self._strategy.rounds(self._cluster)

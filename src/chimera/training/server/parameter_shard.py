@@ -105,7 +105,12 @@ class ParameterShard(GroupServer, SecureSum):
         return self._downlink.rows(wanted)
 
     def update(
-        self, *gradients: Encoded | Rejected, aggregation: Named = "mean", reached: bool = False, scale: float = 1.0
+        self,
+        *gradients: Encoded | Rejected,
+        aggregation: Named = "mean",
+        reached: bool = False,
+        scale: float = 1.0,
+        shares: Sequence[float] = (),
     ) -> tuple[Encoded, Applied]:
         """Take a step with the aggregate of the gradients, in the given order; return the new slice, encoded, and the outcome.
 
@@ -118,6 +123,8 @@ class ParameterShard(GroupServer, SecureSum):
         reached : the messages hold weights, not gradients. The gradient is then the slice minus their mean. If the optimizer
             only adds it with rate 1, the new slice is exactly their mean.
         scale : factor of the mean, for weighted messages of which some are missing.
+        shares : weight of each message, with mean 1. If messages are left out, the mean is divided by the mean weight of the
+            others.
 
         Raises
         ------
@@ -138,6 +145,9 @@ class ParameterShard(GroupServer, SecureSum):
         )  # masked gradients were summed into one message
         if vectors:
             self._add_noise(values_of(self._mean), contributors, self._steps)
+        counted = [shares[i - 1] for i in (given if 0 in messages else vectors)] if shares else []
+        if vectors and len(counted) < len(shares):
+            scale *= len(counted) / sum(counted)
         scale = self._divided(contributors, scale)
         if vectors and scale != 1:
             mean = values_of(self._mean)

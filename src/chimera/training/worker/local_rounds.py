@@ -150,8 +150,9 @@ class LocalRounds:
         return answer
 
     def forget_answer(self) -> None:
-        """Discard the last result, since the run returns to a snapshot."""
+        """Discard the last result, and the state of the local rule, since the run returns to a snapshot."""
         self._last.forget()
+        self._local.forget_rule()
 
     def local_state(self) -> Mapping[str, Any]:
         """Return the state of the local optimizer, the personal parameters, and the local states of worker extensions.

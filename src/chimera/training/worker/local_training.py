@@ -92,6 +92,12 @@ class LocalTraining:
         """Return the rule's state."""
         return self._kept_of_rule if self._rule is None else self._rule.state()
 
+    def forget_rule(self) -> None:
+        """Discard the rule's state."""
+        self._kept_of_rule = {}
+        if self._rule is not None:
+            self._rule.restore({})
+
     def state(self) -> Mapping[str, NDArray[Any]]:
         """Return the states of optimizer and rule."""
         return {**self.momenta(), **{RULE + key: value for key, value in self.ruled().items()}}
