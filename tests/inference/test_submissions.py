@@ -265,7 +265,11 @@ def test_a_file_that_cannot_be_opened_because_of_a_limit_is_read_later(tmp_path:
     assert reader.read(0, 10) == lines[:10]
 
 
-@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), MemoryError()], ids=["import", "memory"])
+@pytest.mark.parametrize(
+    "error",
+    [OSError(24, "Too many open files"), MemoryError(), Exception("the connection broke")],
+    ids=["import", "memory", "an object store"],
+)
 def test_an_error_of_the_system_ends_no_thread_that_sends_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:

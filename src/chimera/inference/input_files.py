@@ -77,7 +77,7 @@ def read_unchanged(file: InputFile) -> Iterator[Any]:
         if isinstance(error.__cause__, OSError) and error.__cause__.errno in _SHORT_OF:
             raise UnavailableError(str(error)) from error
         raise
-    except (OSError, MemoryError) as error:  # for instance of an import; the thread that sends batches must not end
+    except Exception as error:  # for instance of an import, or of the client of an object store
         raise UnavailableError(f"{file.path} cannot be read now: {str(error) or type(error).__name__}") from error
 
 

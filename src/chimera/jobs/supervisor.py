@@ -73,7 +73,14 @@ class Child:
         if self.pid or not self._pause.is_over(now_s):
             return
         self._pause.start(now_s)
-        self.pid = os.fork()
+        try:
+            self.pid = os.fork()
+        except OSError as error:  # too many processes, or too little memory, now
+            self._pause.exit(now_s)
+            log(
+                f"{self.name} cannot be started: {error.strerror} (see 'ulimit -u' and the free memory); it is tried again"
+            )
+            return
         if self.pid == 0:
             _run_child(self._work, detach)
 

@@ -225,9 +225,11 @@ class WorkerHandle:
                 return
             except DataError as error:
                 self._post_event("unreadable", (item, str(error)))
-            except (Unreachable, RunError) as error:
+            except Exception as error:  # no other thread sends batches to this worker, so this one must not end
+                if not isinstance(error, Unreachable | RunError):
+                    status().error("%s: %s", self.name, error, exc_info=error)
                 if isinstance(item, tuple):
-                    self._post_event("unsent", (item, str(error)))
+                    self._post_event("unsent", (item, str(error) or type(error).__name__))
 
     def _stop(self) -> None:
         try:

@@ -6,12 +6,12 @@ store, receives the lease of each worker, and finds by the job's lock whether a 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import sys
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -48,6 +48,7 @@ _PROGRESS_INTERVAL_S = 0.5
 _COLUMNS = ("role", "name", "pid", "state", "job")
 _EVENTS = {"done": Event.ENDED, "failed": Event.FAILED, "broke": Event.BROKE, "refused": Event.REFUSED}
 _SPACE_POLL_S = 1.0
+_PREPARED_BYTES_PER_S = 10 << 20  # bytes that a slow disk copies and hashes in a second
 _RECONNECT_S = 5.0  # time for the workers of running jobs to connect to a new daemon
 
 
@@ -159,10 +160,15 @@ class Daemon:
         self.problem = f"{error}; free some space"
         log(f"the daemon waits: {self.problem}")
         while not self._stopped.wait(_SPACE_POLL_S):
-            with contextlib.suppress(NoSpaceError):
+            try:
                 self.store.check_space()
-                log("the disk has room again: the daemon restarts")
+            except NoSpaceError:
+                continue
+            except ChimeraError as failure:
+                log(f"the daemon restarts: {failure}")
                 os._exit(1)
+            log("the disk has room again: the daemon restarts")
+            os._exit(1)
 
     def _step(self) -> None:
         now_s = time.monotonic()
@@ -281,7 +287,9 @@ class Daemon:
         submission = msgspec.to_builtins(job.submission)
         assignments = {name: {"submission": submission, "lead": name == names[0]} for name in names}
         requirements = Requirements(job.submission.versions, job.submission.requires)
-        start = AttemptStart(Attempt(job.id, job.attempt), assignments, requirements, self._limits, time.monotonic())
+        size = sum(file.size for file in job.submission.manifest.values())  # the lead copies and hashes them
+        limits = replace(self._limits, prepare_s=self._limits.prepare_s + size / _PREPARED_BYTES_PER_S)
+        start = AttemptStart(Attempt(job.id, job.attempt), assignments, requirements, limits, time.monotonic())
         self._starts[job.id] = start
         self._execute(start, start.tick(time.monotonic()))
 

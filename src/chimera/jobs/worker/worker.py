@@ -159,8 +159,10 @@ class Worker:
         if lead:
             texts = {EXPERIMENT: submission.experiment} if submission.experiment else {}
             expected = {**manifest, **{path: hash_text(text) for path, text in texts.items()}}
-            if job.code.exists() and verify(expected, job.code):  # an earlier attempt changed its own files
-                shutil.rmtree(job.code)
+            if job.code.exists():
+                if not verify(expected, job.code):
+                    return
+                shutil.rmtree(job.code)  # an earlier attempt changed its own files
             contents.create_folder(manifest, job.code, texts)
             if wrong := verify(expected, job.code):
                 raise DataError(wrong)
