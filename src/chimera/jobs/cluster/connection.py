@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
@@ -13,6 +14,8 @@ from msgspec import Struct
 from chimera.jobs.scheduling.messages import Attempt, ToCoordinator, ToWorker
 
 T = TypeVar("T")
+
+_SEND_LIMIT = struct.pack("ll", 1, 0)  # seconds and microseconds
 
 
 class Hello(Struct, frozen=True, tag=True):
@@ -44,6 +47,8 @@ class Connection(Generic[T]):
     """
 
     def __init__(self, own: socket.socket, messages: Any) -> None:
+        own.settimeout(None)  # the limit of the next line is for sending only, while another thread receives
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_LIMIT)
         self._socket, self._received = own, b""
         self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(messages)
 
@@ -52,13 +57,16 @@ class Connection(Generic[T]):
         return self._socket.fileno()
 
     def send(self, message: Hello | ToCoordinator | ToWorker) -> None:
-        """Send a message; raises OSError if the peer is gone, or reads nothing for 1 s."""
-        self._socket.settimeout(1.0)
-        self._socket.sendall(msgspec.json.encode(message) + b"\n")
+        """Send a message; raises OSError, and ends the connection, if the peer is gone or reads nothing for 1 s."""
+        try:
+            self._socket.sendall(msgspec.json.encode(message) + b"\n")
+        except OSError:  # a part of the line may be sent, so no other line can follow
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            raise
 
     def receive(self) -> Iterator[T]:
         """Wait for data, and yield the complete messages received; raises EOFError if the peer is gone."""
-        self._socket.settimeout(None)
         try:
             data = self._socket.recv(1 << 16)
         except OSError:

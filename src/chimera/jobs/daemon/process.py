@@ -26,7 +26,8 @@ def run(folder: ClusterFolder, options: Options, web: socket.socket, workers: so
     from chimera.web.app import serve
 
     threading.Thread(target=_exit_with_parent, args=(parent_pipe,), name="chimera parent watch", daemon=True).start()
-    daemon = Daemon(folder, options, workers, Limits())
+    limits = Limits(resend_s=3600.0)  # a connection loses no message while it lasts, and an attempt ends with it
+    daemon = Daemon(folder, options, workers, limits)
     app, access = create_jobs_app(daemon)
     serve(app, host=options.host, port=options.port, settings=access, on_started=daemon.start_threads, listener=web)
 
