@@ -5,10 +5,11 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,7 @@ from chimera.engines.http import wire
 from chimera.engines.http.connection import Unreachable
 from chimera.inference.api import operations, views
 from chimera.inference.client import outcome
-from chimera.inference.coordinator.coordinator import Coordinator
+from chimera.inference.coordinator.coordinator import Coordinator, NotCoordinator
 from chimera.inference.coordinator.renewal import LEASE_S
 from chimera.inference.inputs import queries
 from chimera.inference.journal.journal import Journal
@@ -449,6 +450,28 @@ def test_a_request_that_comes_twice_at_once_is_one_job(leader: Coordinator) -> N
         (job,) = {one.result() for one in sent}
     until(lambda: leader.journal.jobs_with_queries() == {job})
     assert leader.journal.queries(job, 4999, 1) == [4999]
+
+
+def test_an_acceptance_whose_answer_came_too_late_is_not_repeated(
+    leader: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, accept = leader.call, leader.submissions.accept
+
+    def late(function: Callable[[], Any]) -> Any:
+        call(function)
+        raise NotCoordinator("the answer took too long")
+
+    def accepted_twice(key: str, *arguments: Any) -> str:
+        with monkeypatch.context() as slow:
+            slow.setattr(leader, "call", late)
+            with pytest.raises(NotCoordinator):
+                accept(key, *arguments)
+        return accept(key, *arguments)
+
+    monkeypatch.setattr(leader.submissions, "accept", accepted_twice)
+    job = operations.submit(leader, key="a", model=ECHO, queries=["fine"])
+    accepted = [each for each in leader.journal.records() if type(each).__name__ == "Accepted"]
+    assert [each.job for each in accepted] == [job]
 
 
 @given(st.lists(st.integers(0, 3 * MAX_CHUNK_BYTES // 2).map(lambda size: size >> 4 * (size % 4)), max_size=30))

@@ -155,6 +155,10 @@ class Submissions:
                 raise DataError(f"{opened.received} queries of {count} have arrived")
 
             def apply() -> str:
+                if (
+                    key not in self._leader.scheduler.submissions
+                ):  # a request whose answer came too late has accepted it
+                    return self._leader.scheduler.job(opened.begun.job).id
                 more: dict[str, Any] = {"files": list(files), "chunks": list(chunks)} if files else {}
                 job = msgspec.structs.replace(opened.begun.accepted, queries=count, at_s=self._leader.now_s(), **more)
                 self._leader.record(job)
