@@ -395,7 +395,7 @@ def test_a_submission_whose_queries_cannot_be_read_is_deleted(running: RunningCl
 
 
 @pytest.mark.long
-def test_queries_of_large_files_are_not_copied_and_a_changed_file_cancels_the_job(
+def test_queries_of_large_files_are_not_copied_and_a_job_with_a_changed_file_fails(
     running: RunningCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chimera.inference.client._COPIED_BYTES", 0)
@@ -410,7 +410,7 @@ def test_queries_of_large_files_are_not_copied_and_a_changed_file_cancels_the_jo
     (tmp_path / "1.txt").write_text("another line\n" * 700)
     (tmp_path / "0.txt").unlink()
     ended = client.wait(changed, 60)
-    assert ended["state"] == "cancelled"
+    assert ended["state"] == "failed"
     assert ".txt" in ended["why"]
     assert client.wait(copied, 60)["errors"] == 0
     assert [row["query"] for row in client.results(job)] == [None] * 1000
