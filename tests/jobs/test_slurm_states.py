@@ -13,8 +13,9 @@ from chimera.cli.main import app
 from chimera.core.errors import ConflictError, UnavailableError
 from chimera.jobs.client.handle import client_of, submit
 from chimera.jobs.slurm.attempts import Attempts, Mark, read_attempts
-from chimera.jobs.slurm.commands import QueueRow
-from chimera.jobs.slurm.folder import Record, SlurmFolder, SlurmJobFolder
+from chimera.jobs.slurm.client import SlurmClient
+from chimera.jobs.slurm.commands import QueueRow, accounted_state
+from chimera.jobs.slurm.folder import Ended, Record, SlurmFolder, SlurmJobFolder
 from chimera.jobs.slurm.rows import Queue, confirmed
 from chimera.jobs.slurm.states import CONFIRM_S, Found, state_of, state_without_number, state_without_slurm
 from chimera.jobs.slurm.updates import RunLimits, RunUpdates, last_fraction
@@ -63,7 +64,7 @@ def listed(state: str, reason: str = "None") -> QueueRow:
             ),
         ),
         (None, FAILED, {"error": "no space"}, Found(State.FAILED, "Slurm job 7: no space")),
-        (None, STARTED, {"accounted": "CANCELLED+"}, Found(State.CANCELLED)),
+        (None, STARTED, {"accounted": "CANCELLED"}, Found(State.CANCELLED)),
         (
             *(None, STARTED, {"accounted": "NODE_FAIL"}),
             Found(State.FAILED, "Slurm job 7: a node failed; a retry resumes from its checkpoint"),
@@ -123,6 +124,29 @@ def test_lines_of_an_earlier_submission_do_not_count() -> None:
     assert state_without_slurm("8", RETURNED, "no answer", cancelled=False) == (State.QUEUED, "no answer", False)
     assert state_without_slurm("7", STARTED, "no answer", cancelled=False) == (State.RUNNING, "no answer", False)
     assert state_without_slurm("7", RETURNED, "no answer", cancelled=False) == Found(State.DONE)
+
+
+def test_the_state_of_a_job_that_a_user_cancelled_is_read_from_the_accounting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accounting = tmp_path / "sacct"
+    accounting.write_text("#!/bin/sh\necho NODE_FAIL\necho 'CANCELLED by 1000'\n")
+    accounting.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert accounted_state("7") == "CANCELLED"
+
+
+def test_follow_shows_the_whole_log_of_an_ended_job_also_its_incomplete_last_line(tmp_path: Path) -> None:
+    folder = SlurmFolder(tmp_path)
+    home = folder.new_job()
+    home.write_submission(Submission(name="digits", user="me"))
+    ended = Ended(State.FAILED, "killed", 3.0)
+    home.write_record(Record(slurm="7", limits=LIMITS, submitted_s=1.0, since_s=2.0, ended=ended))
+    lines = [f"line {number:07}" for number in range(200_000)]  # 2.6 MB; one read returns at most 1 MiB
+    home.log.write_text("\n".join(lines))
+    updates = list(SlurmClient(folder).follow(home.path.name))
+    assert [each["log"] for each in updates if "log" in each] == lines
+    assert updates[-1]["job"]["state"] == State.FAILED
 
 
 def test_damaged_and_incomplete_lines_of_a_script_are_skipped(tmp_path: Path) -> None:

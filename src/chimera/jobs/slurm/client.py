@@ -24,10 +24,9 @@ from chimera.jobs.slurm.options import SlurmOptions
 from chimera.jobs.slurm.rows import PATIENCE_S, POLL_S, QUEUE_S, Queue, ask, record_end, row_in_list, row_of_job
 from chimera.jobs.slurm.script import job_script, launch_of, options_in
 from chimera.jobs.slurm.states import CONFIRM_S, Found, has_ended
-from chimera.jobs.slurm.updates import RunLimits, RunUpdates
+from chimera.jobs.slurm.updates import RunLimits, RunUpdates, updates_and_lines
 from chimera.jobs.store.records import Submission
 from chimera.jobs.store.states import TERMINAL, Event, State, next_state
-from chimera.training.progress.callback import Event as RunEvent
 
 _NOT_ON_SLURM = "jobs on Slurm have no"
 
@@ -193,6 +192,13 @@ class SlurmClient:
             raise ConflictError(
                 f"job {home.path.name}: Slurm may still accept its last submission: retry it in {left_s:.0f} s"
             )
+        was_cancelled = home.cancelled.exists()
+
+        def undo() -> None:
+            if was_cancelled:  # a script that Slurm requeues must not train
+                home.cancelled.touch(0o600)
+            home.write_record(record)
+
         home.allow_again()
         row, last = queue.get(record.slurm), home.attempts.last
         behind = record.slurm if row is not None and not has_ended(row) else ""
@@ -208,7 +214,7 @@ class SlurmClient:
             earlier=last.job if last else "",
         )
         home.write_record(again)
-        self._start(home, again, lambda: home.write_record(record), behind=behind)
+        self._start(home, again, undo, behind=behind)
 
     def follow(self, job: str, *, from_start: bool = True) -> Iterator[dict[str, Any]]:
         """Yield the updates of a job until it ends: ``{"job": row}``, ``{"log": line}`` or ``{"told": update}``.
@@ -236,9 +242,7 @@ class SlurmClient:
             attempts = started
             row = row_of_job(home, queue)
             ended = row["state"] in TERMINAL
-            yield from _told(updates)
-            for line in log.lines(last=ended):
-                yield {"log": line.decode("utf-8", "replace")}
+            yield from updates_and_lines(updates, log, ended=ended)
             if (state := (row["state"], row["reason"], row["attempt"])) != shown:
                 shown = state
                 if ended and row["state"] == State.DONE and (summary := updates.summary()) is not None:
@@ -291,11 +295,3 @@ class SlurmClient:
             next_state(State(row_of_job(home, commands.queue())["state"]), event)
         except ConflictError as error:
             raise ConflictError(f"job {home.path.name}: {error}") from None
-
-
-def _told(updates: RunUpdates) -> Iterator[dict[str, Any]]:
-    """Yield the new updates in the folder of the run."""
-    if (begin := updates.begins()) is not None:
-        yield {"told": {"start": msgspec.to_builtins(begin)}}
-    for each in updates.new():
-        yield {"told": {"event" if isinstance(each, RunEvent) else "progress": msgspec.to_builtins(each)}}

@@ -139,7 +139,7 @@ def accounted_state(job: str) -> str:
         answer = _run("sacct", "--noheader", "--parsable2", "--allocations", "--format=State", f"--jobs={job}")
     except (RunError, ConfigurationError):
         return ""
-    return (answer.split() or [""])[-1]
+    return (answer.splitlines() or [""])[-1].partition(" ")[0]  # "CANCELLED by 1000"
 
 
 def _run(program: str, *words: str, env: Mapping[str, str] | None = None) -> str:

@@ -52,7 +52,7 @@ def state_of(
     code = attempts.exit_code if last is not None and last.job == number else None
     if code == 0:
         return Found(State.DONE)
-    state = row.state if row is not None else accounted.rstrip("+")
+    state = row.state if row is not None else accounted
     if state in _WAITS:
         return Found(State.QUEUED, f"Slurm job {number} waits: {row.reason if row is not None else state}")
     if state == "COMPLETED":
