@@ -267,6 +267,64 @@ def test_workers_of_the_fork_server_are_light_and_have_one_thread() -> None:
     assert max(shares) < 45 * 2**20
 
 
+def second_fork_raises(folder: Path, error: str) -> str:
+    """Write a module that lets the second fork of its process fail; return its name."""
+    name = f"second_fork_{error.split('(')[0].lower()}"
+    (folder / f"{name}.py").write_text(
+        "import errno, os\n"
+        "fork, left = os.fork, [1]\n"
+        "def limited():\n"
+        "    if not left:\n"
+        f"        raise {error}\n"
+        "    left.pop()\n"
+        "    return fork()\n"
+        "os.fork = limited\n"
+    )
+    return name
+
+
+def test_an_actor_without_a_process_is_lost_and_the_others_continue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    with Local(preload=[second_fork_raises(tmp_path, "OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))")]) as engine:
+        store, refused = engine.spawn(Store), engine.spawn(Store, name="worker 1")
+        with pytest.raises(ActorLost):
+            engine.get(refused.echo(1), timeout_s=30)
+        assert engine.get(store.echo(2), timeout_s=30) == 2
+    told = [line for line in capfd.readouterr().err.splitlines() if "worker 1" in line]
+    assert told == ["worker 1 has no process: [Errno 11] Resource temporarily unavailable; end other processes"]
+
+
+def test_an_error_of_the_fork_server_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    with Local(preload=[second_fork_raises(tmp_path, "ZeroDivisionError('of the server')")]) as engine:
+        actors = [engine.spawn(Store) for _ in range(2)]
+        with pytest.raises(ActorLost):
+            engine.get(actors[1].echo(1), timeout_s=30)
+    assert "ZeroDivisionError: of the server" in capfd.readouterr().err
+
+
+def test_a_child_of_an_imported_module_does_not_end_the_fork_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "with_a_child.py").write_text(
+        "import os\n"
+        "child = os.posix_spawn('/bin/true', ['true'], {})\n"
+        "os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)\n"  # so that the server finds it before any actor
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with Local(preload=["with_a_child"]) as engine:
+        first, second = engine.spawn(Store), engine.spawn(Store)
+        assert engine.get([first.echo(1), second.echo(1)], timeout_s=30) == [1, 1]
+        engine.kill(first)
+        with pytest.raises(ActorLost):
+            engine.get(first.echo(1), timeout_s=30)
+        assert engine.get(second.echo(2), timeout_s=30) == 2
+
+
 @pytest.mark.long
 def test_the_death_of_the_fork_server_is_the_death_of_all() -> None:
     with Local(preload=[]) as engine:
