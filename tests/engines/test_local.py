@@ -23,6 +23,7 @@ from chimera.core import call
 from chimera.core.errors import ActorLost, ConfigurationError, RunError
 from chimera.core.message import Encoded
 from chimera.engines.local import Local
+from chimera.engines.local.process import actor_name
 from chimera.engines.local.ring_buffers import CALLS_BYTES, ROWS
 from chimera.engines.shared_memory.memory import BELL_AT, MAX_ACTORS, ROWS_WRITTEN, SLOTS
 from chimera.engines.shared_memory.notifier import Notifier
@@ -58,6 +59,12 @@ class Store:
 
     def echo(self, value: Any) -> Any:
         return value
+
+    def both(self, one: Any, other: Any) -> tuple[Any, Any]:
+        return one, other
+
+    def fail_as(self, name: str) -> None:
+        raise type(name, (Exception,), {})("raised on purpose")
 
     def pid(self) -> int:
         return os.getpid()
@@ -409,6 +416,32 @@ def test_the_death_of_who_makes_its_argument_wakes_an_actor(engine: Local, tmp_p
     engine.kill(gate)
     with pytest.raises(ActorLost):
         engine.get(refused, timeout_s=30)
+
+
+def test_after_the_death_of_who_makes_one_argument_the_memory_of_the_others_is_used_again(
+    engine: Local, tmp_path: Path
+) -> None:
+    gate, maker, reader = (engine.spawn(Store) for _ in range(3))
+    pipe = tmp_path / "gate"
+    os.mkfifo(pipe)
+    other = maker.make(BIG // 10)
+    refused = reader.both(gate.open_gate(str(pipe)), other)
+    engine.get(maker.echo(1), timeout_s=30)
+    engine.kill(gate)
+    with pytest.raises(ActorLost):
+        engine.get(refused, timeout_s=30)
+    channel, slot = other.channel, other.slot
+    del other
+    assert channel._is_free(slot)
+
+
+def test_a_name_that_is_cut_inside_a_character_is_shown_without_it(engine: Local) -> None:
+    name = "n" + "\N{LATIN SMALL LETTER E WITH ACUTE}" * 300
+    store = engine.spawn(Store, name=name)
+    with pytest.raises(Exception, match="raised on purpose"):
+        engine.get(store.fail_as(name[:20]), timeout_s=30)
+    assert [row.error for row in engine.trace() if row.error.startswith("n")] == [name[:12]]
+    assert actor_name(engine._memory, store._channel.actor) == name[:256]
 
 
 def test_what_a_call_prepares_happens_before_the_next_and_may_fail(engine: Local) -> None:
