@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import chimera
 from chimera.core.engine import Disturbance
 from chimera.core.errors import ConfigurationError, RunError
+from chimera.engines.simulated import Simulated
 from chimera.training.fault_tolerance.injection import Fault, as_sentences
 from training.conftest import Fit
 
@@ -242,6 +243,25 @@ def test_no_worker_joins_beyond_max_workers(tmp_path: Any) -> None:
     )
     with pytest.raises(RunError, match="max_workers is 3: this many workers exist or are requested"):
         adder.trainer.fit()
+
+
+class Losing(Simulated):
+    """An engine that loses each worker at its start."""
+
+    def spawn(self, *args: Any, name: str | None = None, **given: Any) -> Any:
+        handle = super().spawn(*args, name=name, **given)
+        if name is not None and name.startswith("worker"):
+            self.kill(handle)
+        return handle
+
+
+def test_no_worker_joins_after_a_run_that_failed_at_its_first_calls(tmp_path: Any) -> None:
+    with Losing() as engine:
+        trainer = chimera.Trainer("logistic-regression", "digits", engine=engine, on_worker_loss="stop", out=tmp_path)
+        with pytest.raises(RunError, match="on_worker_loss is 'stop'"):
+            trainer.fit()
+        with pytest.raises(RunError, match="no run is in progress that a worker could join"):
+            trainer.add_worker()
 
 
 def test_workers_join_as_resources_allow(fit: Fit) -> None:
