@@ -148,6 +148,12 @@ def test_without_an_interval_a_killed_server_costs_no_bits(fit: Fit, engine: str
         assert run.events[-1].detail == "the snapshot of round 100; 57 rounds lost"
 
 
+def test_a_repeated_round_has_a_row_again(fit: Fit) -> None:
+    run = fit(rounds=20, snapshot_every=4, evaluate_every=20, log_every=5, faults=["kill server 0 at step 6"])
+    assert run.events[-1].detail.startswith("the snapshot of round 4")
+    assert [row["round"] for row in run.rows] == [5, 5, 10, 15, 20]
+
+
 def test_a_server_lost_before_the_first_snapshot_restarts_the_run(fit: Fit) -> None:
     whole = fit("whole")
     run = fit(faults=["kill server 0 at step 3", "kill worker 1 at step 3"])
