@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,28 @@ class Attempt:
         return self.process.returncode, signalled_s - self.first_s, time.monotonic() - signalled_s
 
 
+@contextlib.contextmanager
+def table_of(engine: str) -> Iterator[str]:
+    """Yield the table of an engine in TOML; start the cluster that ``ray, joined`` joins."""
+    if engine == "mpi":
+        yield '{ name = "mpi", driver_works = true }'
+    elif engine == "ray, joined":
+        from ray.cluster_utils import Cluster
+
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 8, "include_dashboard": False})
+        try:
+            yield f'{{ name = "ray", address = "{cluster.address}" }}'
+        finally:
+            cluster.shutdown()
+    else:
+        yield f'"{engine}"'
+
+
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'chimera-dml[ray]'"
+)
+
+
 @pytest.mark.parametrize(
     ("engine", "strategy"),
     [
@@ -82,19 +106,22 @@ class Attempt:
         ("local", "parameter-server"),
         ("local", "all-reduce"),
         ("mpi", "all-reduce"),
-        pytest.param(
-            "ray",
-            "parameter-server",
-            marks=pytest.mark.skipif(
-                importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'chimera-dml[ray]'"
-            ),
-        ),
+        pytest.param("ray", "parameter-server", marks=needs_ray),
+        pytest.param("ray, joined", "parameter-server", marks=needs_ray),
     ],
 )
 def test_a_run_preempted_ten_times_ends_with_the_same_bits(engine: str, strategy: str, tmp_path: Path) -> None:
     """The goodput is the share of the time that is spent in rounds. It is printed: it depends on how fast processes start."""
-    table = '{ name = "mpi", driver_works = true }' if engine == "mpi" else f'"{engine}"'
-    (tmp_path / "experiment.toml").write_text(EXPERIMENT.format(engine=table, strategy=strategy), encoding="utf-8")
+    with table_of(engine) as table:
+        (tmp_path / "experiment.toml").write_text(EXPERIMENT.format(engine=table, strategy=strategy), encoding="utf-8")
+        figures = preempt(engine, tmp_path)
+    print(json.dumps({"engine": engine, "strategy": strategy, **figures}))  # noqa: T201 - shown with -s
+    weights = [(tmp_path / name / "weights.safetensors").read_bytes() for name in ("run", "whole")]
+    assert weights[0] == weights[1]
+
+
+def preempt(engine: str, tmp_path: Path) -> dict[str, float]:
+    """Preempt the run ``run``, and complete it and the run ``whole`` with as many rounds; return the figures."""
     folder, in_rounds_s, after_s, starts = tmp_path / "run", 0.0, [], []
     began_s = time.monotonic()
     for _ in range(PREEMPTIONS):
@@ -114,15 +141,10 @@ def test_a_run_preempted_ten_times_ends_with_the_same_bits(engine: str, strategy
     goodput = (in_rounds_s + remaining_s) / wall_s
     whole = Attempt(tmp_path / "whole", rounds, engine)
     assert whole.end()[0] == 0
-    figures = {
-        "engine": engine,
-        "strategy": strategy,
+    return {
         "rounds": rounds,
         "goodput": round(goodput, 3),
         "start_s": round(sorted(starts)[PREEMPTIONS // 2], 2),
         "after_signal_s": round(sorted(after_s)[PREEMPTIONS // 2], 2),
         "load": os.getloadavg()[0],
     }
-    print(json.dumps(figures))  # noqa: T201 - shown with -s
-    weights = [(each / "weights.safetensors").read_bytes() for each in (folder, tmp_path / "whole")]
-    assert weights[0] == weights[1]
