@@ -62,17 +62,29 @@ def test_the_extras_that_errors_name_exist():
     assert named | named_extras(code) <= EXTRAS.keys()
 
 
+@pytest.fixture(scope="module")
+def words():
+    """Return the words of all sources."""
+    return frozenset(re.findall(r"\w+", "\n".join(path.read_text(encoding="utf-8") for path in SOURCES)))
+
+
+@pytest.fixture(scope="module")
+def distributions():
+    """Return the installed modules, each with the names of its distributions."""
+    found = importlib.metadata.packages_distributions()
+    return {module: {owner.lower() for owner in owners} for module, owners in found.items()}
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("extra", sorted(EXTRAS.keys() - {"dev", "all"}))
-def test_an_extra_is_documented_and_its_packages_are_imported(extra):
+def test_an_extra_is_documented_and_its_packages_are_imported(extra, words, distributions):
     assert extra in named_extras(ALL_TEXT), f"no document names chimera-dml[{extra}]"
-    files = [ROOT / "docs/conf.py"] if extra == "docs" else SOURCES  # Sphinx loads the packages that its settings name
-    words = frozenset(re.findall(r"\w+", "\n".join(path.read_text(encoding="utf-8") for path in files)))
-    distributions = importlib.metadata.packages_distributions()
+    if extra == "docs":  # Sphinx loads the packages that its settings name
+        words = frozenset(re.findall(r"\w+", (ROOT / "docs/conf.py").read_text(encoding="utf-8")))
     for requirement in EXTRAS[extra]:
         name = re.match(r"[\w-]+", requirement)[0]
         fallback = [name.replace("-", "_"), name.partition("-")[0]]  # where the distribution is not installed
-        modules = [module for module, owners in distributions.items() if name in (each.lower() for each in owners)]
+        modules = [module for module, owners in distributions.items() if name in owners]
         if name != "chimera-dml" and name not in INDIRECT:
             assert any(module in words for module in modules or fallback), requirement
 

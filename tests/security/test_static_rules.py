@@ -149,7 +149,8 @@ def checks(nodes: Nodes) -> Iterator[str]:
 
 
 def nodes_of(source: str) -> Nodes:
-    return list(ast.walk(ast.parse(source)))
+    """Return the nodes of a source, without the contexts that each name has (`ast.Load` and others)."""
+    return [node for node in ast.walk(ast.parse(source)) if not isinstance(node, ast.expr_context)]
 
 
 @pytest.fixture(scope="module")
