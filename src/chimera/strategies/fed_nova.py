@@ -62,6 +62,9 @@ class FedNova(FedAvg):
         mean = sum(map(float.__mul__, samples, reaches)) / sum(samples)
         return [each * (mean / reach) for each, reach in zip(samples, reaches, strict=True)]
 
+    def _factor(self, weight: float) -> dict[str, float]:
+        return {"weight": weight}
+
     def _gradient_weight(self, steps: int) -> float:
         """Return the sum of the weights of the gradients of ``steps`` local steps in the change (the paper's ||a_i||_1)."""
         rho = self._momentum
