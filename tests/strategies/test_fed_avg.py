@@ -213,6 +213,16 @@ def test_a_loss_does_not_repeat_local_steps_whose_weight_changes(fit: Fit) -> No
     assert taken == {"worker 0": 12 * 3, "worker 2": 12 * 3}
 
 
+def test_a_return_to_a_checkpoint_restores_the_optimizers_of_workers(fit: Fit) -> None:
+    strategy, faults = {"local_steps": 3}, ["kill server 0 at step 7"]
+    options: dict[str, Any] = {"optimizer": ADAM, "checkpoint_every": 4, "evaluate_every": 100}
+    whole, run = fit(strategy, **options), fit(strategy, faults=faults, **options)
+    assert [event.detail for event in run.events if event.event == "went back"] == [
+        "the snapshot of round 4; 3 rounds lost"
+    ]
+    assert np.array_equal(parameters(run), parameters(whole))
+
+
 def plain_learner(optimizer: dict[str, Any] = SGD, codec: dict[str, Any] | None = None) -> Learner:
     split = DATASETS.create("digits")
     order = orders(PARTITIONERS.create("iid"), split.train, 1, BATCH, SEED)[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -133,21 +132,13 @@ class RunState:
         self.staleness = _staleness(snapshot) if snapshot else Counter()
         if snapshot:
             self._strategy.restore(snapshot["strategy"])
-            self._cluster.restore_parameters(_without_controls(snapshot["cluster"]))
+            self._cluster.return_to(snapshot["cluster"])
             self._cluster.reduce_rates()
         else:
             self._cluster.start_over()
         return (
             f"{'the snapshot' if snapshot else 'the parameters'} of round {then.rounds}; {counted(lost, 'round')} lost"
         )
-
-
-def _without_controls(cluster: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of a cluster without control variates: those of workers are of later rounds, so all start again at 0."""
-    return {
-        **cluster,
-        "servers": [{**server, "beside": None} if "beside" in server else server for server in cluster["servers"]],
-    }
 
 
 def _staleness(state: dict[str, Any]) -> Counter[int]:

@@ -30,7 +30,7 @@ from chimera.training.worker.shared_parameters import SharedParameters
 from chimera.training.worker.side_by_side import SideBySide
 
 _PERSONAL = "personal"  # key of the personal parameters in a state
-_PLACE = "place in the data"  # key of the place in data that is read in sequence
+PLACE = "place in the data"  # key of the place in data that is read in sequence
 _SCALE = "loss scale"  # key of the loss scale of float16 in a worker's local state
 
 
@@ -180,7 +180,7 @@ class LocalRounds:
         """
         own: dict[str, Any] = {} if self._part is None else {_PERSONAL: self.personal()}
         if self._privacy is None and (place := self._gradients.place()):
-            own[_PLACE] = place
+            own[PLACE] = place
         if self._privacy is None and (scale := _loss_scale(self._model)) is not None:
             own[_SCALE] = scale
         return {**self._local.state(), **own, **self._extensions.local_state()}
@@ -199,15 +199,15 @@ class LocalRounds:
         ``own`` is an earlier `local_state` of the lost worker, or empty. Return whether it held state that no other worker has.
         """
         known = {key: value for key, value in own.items() if key == _PERSONAL or key.startswith(RULE)}
-        self.restore_local({**momenta, **known, **{key: own[key] for key in (_PLACE,) if key in own}})
+        self.restore_local({**momenta, **known, **{key: own[key] for key in (PLACE,) if key in own}})
         return bool(known)
 
     def restore_local(self, state: Mapping[str, Any]) -> None:
         """Restore what `local_state` returned."""
         rest = self._extensions.restore_local(state)
-        self._local.restore({key: value for key, value in rest.items() if key not in (_PERSONAL, _PLACE, _SCALE)})
-        if _PLACE in state:
-            self._gradients.continue_at(state[_PLACE])
+        self._local.restore({key: value for key, value in rest.items() if key not in (_PERSONAL, PLACE, _SCALE)})
+        if PLACE in state:
+            self._gradients.continue_at(state[PLACE])
         if _SCALE in state and hasattr(self._model, "restore_loss_scale"):
             self._model.restore_loss_scale(state[_SCALE])
         if self._part is not None and _PERSONAL in state:
