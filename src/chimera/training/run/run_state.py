@@ -14,6 +14,7 @@ from chimera.training.artifacts.checkpoint_writer import CheckpointWriter
 from chimera.training.artifacts.frozen_part import frozen_part
 from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.fault_tolerance.injection import FaultScript
+from chimera.training.messages.rejection import Rejections
 from chimera.training.privacy.guarantee import Guarantee
 from chimera.training.progress.budget import Counters
 from chimera.training.progress.history import History
@@ -36,6 +37,7 @@ class RunState:
     _meter: UsageMeter
     _history: History
     _guarantee: Guarantee
+    _rejections: Rejections
     _watched: MetricMonitor
     _faults: FaultScript
     _intervals: Intervals
@@ -57,6 +59,7 @@ class RunState:
         self._watched.restore(state.get("watched", {}))
         self.staleness, self._saved_s = _staleness(state), self.counters.seconds
         self._guarantee.restore(state.get("guarantee", {}))  # older checkpoints have none
+        self._rejections.applied = self.counters.rounds > 0  # not known; the earlier run could write a checkpoint
         self._cluster.round = self.counters.rounds
         self._strategy.restore(state["strategy"])
         self._cluster.restore(state["cluster"])
