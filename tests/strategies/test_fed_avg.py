@@ -20,6 +20,7 @@ from chimera.data.partition import PARTITIONERS
 from chimera.data.provider import PartitionedData
 from chimera.data.split import DATASETS, Split
 from chimera.models.conversion import build_model
+from chimera.models.torch_model import TorchModel
 from chimera.strategies.participation import Participation, Work
 from chimera.training.artifacts.checkpoint import Checkpoints
 from chimera.training.cluster.sharding import Sharding
@@ -273,6 +274,43 @@ def test_a_call_retried_with_another_weight_equals_a_single_call(codec: dict[str
             np.testing.assert_array_equal(value, other[name], err_msg=name)
     assert retried.tally().losses == single.tally().losses == 4
     assert retried.step() == single.step() == 4
+
+
+class Adapted(torch.nn.Module):
+    """A network of one low-rank adapter, of rank 4."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        parts = {
+            "lora_A": torch.nn.Linear(64, 4, bias=False),
+            "lora_B": torch.nn.Linear(4, 10, bias=False),
+        }
+        self.q = torch.nn.ModuleDict({name: torch.nn.ModuleDict({"default": part}) for name, part in parts.items()})
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        for part in self.q.values():
+            images = part["default"](images.flatten(1))  # type: ignore[index]
+        return images
+
+
+def test_a_call_retried_with_other_shares_of_ranks_equals_a_single_call() -> None:
+    split = DATASETS.create("digits")
+    order = orders(PARTITIONERS.create("iid"), split.train, 1, BATCH, SEED)[0]
+    settings, codec = OptimizerSettings("adam", {"lr": 0.01}), ("top-k", {"ratio": 0.1})
+    retried, single = (
+        Learner(0, TorchModel(Adapted, seed=0), split.train, order, optimizer=settings, codec=codec) for _ in range(2)
+    )
+    begin = TorchModel(Adapted, seed=0).parameters().copy()
+    weights, answers = Encoded("identity", begin.size, (begin,)), {}
+    for worker, tries in ((retried, ([1.0, 1.5], [2.0, 1.0])), (single, ([2.0, 1.0],))):
+        for shares in tries:
+            answers[worker] = worker.delta(weights, steps=2, first=0, weight=0.5, shares=shares, round_=0)
+    for found, expected in zip(answers[retried][0].arrays, answers[single][0].arrays, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    for state, other in zip(states_of(retried), states_of(single), strict=True):
+        for name, value in state.items():
+            np.testing.assert_array_equal(value, other[name], err_msg=name)
+    assert retried.tally().losses == single.tally().losses == 2
 
 
 def test_resharded_data_continue_at_the_same_position(fit: Fit) -> None:
