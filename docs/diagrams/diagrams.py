@@ -185,7 +185,7 @@ DIAGRAMS: dict[str, Diagram] = {
         names={"weights": "weights, control variate c", "changes": "changes of weights, of c_i"},
     ),
     "fed-nova": _federated(
-        "Changes are divided by the reach of their steps", "fed-nova", labels={"update": ("normalize",)}
+        "Changes are divided by their gradient weights", "fed-nova", labels={"update": ("normalize",)}
     ),
     "fed-avg-m": _federated("The server steps with momentum", "fed-avg-m", labels={"update": ("momentum",)}),
     "fed-adam": _federated("The server steps by Adam", "fed-adam", labels={"update": ("Adam",)}),

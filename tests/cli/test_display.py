@@ -154,6 +154,11 @@ def test_lost_workers_are_mentioned_only_if_there_are_any():
     assert "lost workers" not in dict(outcome({**SUMMARY, "lost_workers": 0}))
 
 
+def test_rejected_gradients_are_mentioned_only_if_there_are_any():
+    assert ("rejected gradients", "1,204") in outcome({**SUMMARY, "rejected_gradients": 1204})
+    assert "rejected gradients" not in dict(outcome(SUMMARY))
+
+
 def test_the_loss_is_shown_with_that_of_the_unigram_model():
     assert "unigram" not in dict(outcome(SUMMARY))
     of_text = {**SUMMARY, "unigram_loss": 8.5, "metrics": {"loss": 8.25, "accuracy": 0.01}}

@@ -12,12 +12,15 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.jobs.cluster_kit import experiment, json_output, running
 from typer.testing import CliRunner
 
+import chimera
 from chimera.cli.main import app
+from chimera.cli.train import page_of
 from chimera.cli.watched import followed
 from chimera.core.errors import ConfigurationError
 from chimera.jobs.session import down
@@ -152,3 +155,18 @@ def _asked(page: LivePage, path: str) -> bytes:
     with urllib.request.urlopen(asked, timeout=30) as answer:
         content: bytes = answer.read()
     return content
+
+
+def test_the_page_of_a_run_whose_folder_another_run_took_follows_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given: dict[str, Any] = {"engine": "simulated", "workers": 1, "evaluate_every": 100, "name": "same"}
+    first, second = (chimera.Trainer("mlp", "digits", rounds=rounds, **given) for rounds in (2, 3))
+    assert first.run_dir == second.run_dir
+    with page_of(second, is_fixed=False) as page:
+        first.fit()
+        assert not json.loads(_asked(page, "state"))["runs"][0]["exists"]
+        second.fit()
+        assert json.loads(_asked(page, "state"))["runs"][0]["name"] == second.run_dir.name != first.run_dir.name
+        assert json.loads(_asked(page, "run?run=0"))["summary"]["rounds"] == 3

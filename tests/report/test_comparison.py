@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from chimera.core.errors import ConfigurationError
 from chimera.report.comparison_page.page import pareto_front, write_comparison
 from chimera.report.comparison_page.table import as_text
+from chimera.training.comparison.comparison import Comparison
 from report import comparisons
 
 FLOATS = st.floats(0.1, 10, allow_nan=False)
@@ -129,6 +130,27 @@ def test_a_point_has_a_tooltip_with_its_cell(tmp_path):
 def test_a_folder_without_a_comparison_is_rejected(tmp_path):
     with pytest.raises(ConfigurationError, match="is not the folder of a comparison"):
         write_comparison(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rows": 3}, "Expected array, got int, for rows"),
+        ({"varied": ["codec"]}, "Expected table, got array, for varied"),
+        ({"target": {"accuracy": "high"}}, "Expected float, got str"),
+        ({"notes": None}, "Expected array, got null"),
+        ({"runs": [{"cell": "a"}]}, "missing required field folder"),
+        ({"runs": [{"cell": "a", "folder": "a", "settings": {}, "state": "finished", "seconds": "9"}]}, "got str"),
+        ([], "Expected table, got array"),
+    ],
+    ids=str,
+)
+def test_a_comparison_with_wrong_types_is_rejected_in_one_line(tmp_path, change, message):
+    path = comparisons.make(tmp_path, cells=2) / "comparison.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change} if isinstance(change, dict) else change))
+    with pytest.raises(ConfigurationError, match=f"is not the folder of a comparison: .*{message}") as caught:
+        Comparison.load(tmp_path)
+    assert "\n" not in str(caught.value)
 
 
 @given(st.lists(st.tuples(FLOATS, FLOATS), min_size=1, max_size=30), st.booleans())

@@ -20,6 +20,7 @@ from chimera.data.partition import PARTITIONERS
 from chimera.data.provider import PartitionedData
 from chimera.data.split import DATASETS, Split
 from chimera.models.conversion import build_model
+from chimera.models.torch_model import TorchModel
 from chimera.strategies.participation import Participation, Work
 from chimera.training.artifacts.checkpoint import Checkpoints
 from chimera.training.cluster.sharding import Sharding
@@ -140,6 +141,10 @@ def uneven(targets: Any, world_size: int, rng: Any) -> list[np.ndarray]:
     return [np.arange(300), np.arange(300, 400)]
 
 
+def uneven_three(targets: Any, world_size: int, rng: Any) -> list[np.ndarray]:
+    return [np.arange(200), np.arange(200, 300), np.arange(300, 400)]
+
+
 @pytest.mark.parametrize("weighted", [True, False])
 def test_workers_are_weighted_by_samples_if_wanted(fit: Fit, weighted: bool) -> None:
     run = fit({"local_steps": 3, "weighted": weighted}, workers=2, rounds=1, partition=uneven)
@@ -198,10 +203,33 @@ def test_a_loss_does_not_repeat_the_local_steps_of_other_workers(fit: Fit, engin
     assert (taken["worker 0"], taken["worker 2"]) == (12 * 3, 12 * 3)
 
 
-def plain_learner() -> Learner:
+def test_a_loss_does_not_repeat_local_steps_whose_weight_changes(fit: Fit) -> None:
+    strategy = {"local_steps": 3, "weighted": True}
+    faults = ["kill worker 1 at step 4"]
+    run = fit(strategy, optimizer=ADAM, partition=uneven_three, on_worker_loss="drop", faults=faults)
+    assert run.cost.lost_rounds == 1
+    state = Checkpoints(str(run.run_dir / "checkpoints")).read_last()
+    assert state is not None
+    taken = {name: held["tensor.step"].item() for name, held in state["cluster"]["local"].items()}
+    assert taken == {"worker 0": 12 * 3, "worker 2": 12 * 3}
+
+
+def test_a_return_to_a_checkpoint_restores_the_optimizers_of_workers(fit: Fit) -> None:
+    strategy, faults = {"local_steps": 3}, ["kill server 0 at step 7"]
+    options: dict[str, Any] = {"optimizer": ADAM, "checkpoint_every": 4, "evaluate_every": 100}
+    whole, run = fit(strategy, **options), fit(strategy, faults=faults, **options)
+    assert [event.detail for event in run.events if event.event == "went back"] == [
+        "the snapshot of round 4; 3 rounds lost"
+    ]
+    assert np.array_equal(parameters(run), parameters(whole))
+
+
+def plain_learner(optimizer: dict[str, Any] = SGD, codec: dict[str, Any] | None = None) -> Learner:
     split = DATASETS.create("digits")
     order = orders(PARTITIONERS.create("iid"), split.train, 1, BATCH, SEED)[0]
-    return Learner(0, network(split), split.train, order, optimizer=OptimizerSettings("sgd", {"lr": 0.1}))
+    own, table = dict(optimizer), dict(codec or {"name": "identity"})
+    settings = OptimizerSettings(own.pop("name"), own)
+    return Learner(0, network(split), split.train, order, optimizer=settings, codec=(table.pop("name"), table))
 
 
 def test_a_retried_call_returns_the_stored_result() -> None:
@@ -217,6 +245,72 @@ def test_a_retried_call_returns_the_stored_result() -> None:
     elsewhere = Encoded("identity", begin.size, (begin + np.float32(0.1),))
     sent = [one.delta(elsewhere, steps=2, first=4, round_=2)[0].arrays[0] for one in (worker, other)]
     assert np.array_equal(*sent)
+
+
+def states_of(worker: Learner) -> list[dict[str, np.ndarray]]:
+    """Return copies of the states of the local optimizer and of the codecs."""
+    states = [worker.local_state(), *worker.codec_states()]
+    return [{name: np.array(value) for name, value in state.items()} for state in states]
+
+
+@pytest.mark.parametrize("reached", [False, True])
+@pytest.mark.parametrize(
+    "codec", [{"name": "identity"}, {"name": "top-k", "ratio": 0.1}, {"name": "qsgd", "error_feedback": True}], ids=str
+)
+def test_a_call_retried_with_another_weight_equals_a_single_call(codec: dict[str, Any], reached: bool) -> None:
+    begin = network(DATASETS.create("digits")).parameters().copy()
+    weights = Encoded("identity", begin.size, (begin,))
+    retried, single = plain_learner(ADAM, codec), plain_learner(ADAM, codec)
+    answers = {}
+    for worker, tries in ((retried, (1.0, 0.75, 1.5)), (single, (1.5,))):
+        worker.delta(weights, steps=2, first=0, weight=0.5, reached=reached, round_=0)  # so that codecs have a state
+        for weight in tries:
+            answers[worker] = worker.delta(weights, steps=2, first=2, weight=weight, reached=reached, round_=1)
+    for found, expected in zip(answers[retried][0].arrays, answers[single][0].arrays, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    for state, other in zip(states_of(retried), states_of(single), strict=True):
+        assert state.keys() == other.keys()
+        for name, value in state.items():
+            np.testing.assert_array_equal(value, other[name], err_msg=name)
+    assert retried.tally().losses == single.tally().losses == 4
+    assert retried.step() == single.step() == 4
+
+
+class Adapted(torch.nn.Module):
+    """A network of one low-rank adapter, of rank 4."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        parts = {
+            "lora_A": torch.nn.Linear(64, 4, bias=False),
+            "lora_B": torch.nn.Linear(4, 10, bias=False),
+        }
+        self.q = torch.nn.ModuleDict({name: torch.nn.ModuleDict({"default": part}) for name, part in parts.items()})
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        for part in self.q.values():
+            images = part["default"](images.flatten(1))  # type: ignore[index]
+        return images
+
+
+def test_a_call_retried_with_other_shares_of_ranks_equals_a_single_call() -> None:
+    split = DATASETS.create("digits")
+    order = orders(PARTITIONERS.create("iid"), split.train, 1, BATCH, SEED)[0]
+    settings, codec = OptimizerSettings("adam", {"lr": 0.01}), ("top-k", {"ratio": 0.1})
+    retried, single = (
+        Learner(0, TorchModel(Adapted, seed=0), split.train, order, optimizer=settings, codec=codec) for _ in range(2)
+    )
+    begin = TorchModel(Adapted, seed=0).parameters().copy()
+    weights, answers = Encoded("identity", begin.size, (begin,)), {}
+    for worker, tries in ((retried, ([1.0, 1.5], [2.0, 1.0])), (single, ([2.0, 1.0],))):
+        for shares in tries:
+            answers[worker] = worker.delta(weights, steps=2, first=0, weight=0.5, shares=shares, round_=0)
+    for found, expected in zip(answers[retried][0].arrays, answers[single][0].arrays, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    for state, other in zip(states_of(retried), states_of(single), strict=True):
+        for name, value in state.items():
+            np.testing.assert_array_equal(value, other[name], err_msg=name)
+    assert retried.tally().losses == single.tally().losses == 2
 
 
 def test_resharded_data_continue_at_the_same_position(fit: Fit) -> None:

@@ -382,7 +382,7 @@ def test_a_server_optimizer_with_a_name_replaces_the_default() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adam", {"name": "sgd", "lr": 0.1, "weight_decay": 0.1}], ids=str)
-def test_fed_nova_refuses_an_optimizer_whose_reach_it_does_not_know(fit: Fit, optimizer: Any) -> None:
-    with pytest.raises(ConfigurationError, match="fed-nova knows the reach of sgd only: set train") as caught:
+def test_fed_nova_refuses_an_optimizer_whose_gradient_weight_it_does_not_know(fit: Fit, optimizer: Any) -> None:
+    with pytest.raises(ConfigurationError, match="fed-nova knows the gradient weight of sgd only: set train") as caught:
         fit("fed-nova", optimizer=optimizer)
     assert "\n" not in str(caught.value)

@@ -22,7 +22,7 @@ from chimera.data.assignment import orders
 from chimera.models.torch_model import TorchModel
 from chimera.strategies.strategy import STRATEGIES
 from chimera.testing.poison import MARK, NanOnPoison, digits, round_robin
-from chimera.training.messages.rejection import Applied, Rejected, Rejections
+from chimera.training.messages.rejection import Applied, Rejected, Rejections, Served
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.server.parameter_shard import ParameterShard
 from chimera.training.worker.learner import Learner
@@ -198,6 +198,26 @@ def test_one_diverged_rank_does_not_end_an_asynchronous_run(poisoned: Callable[.
     assert len(run.events) > 80
 
 
+@pytest.mark.parametrize(
+    "strategy", [{"name": "fed-avg", "local_steps": 2, "fraction": 0.34}, "async-parameter-server"], ids=str
+)
+def test_a_short_run_without_any_gradient_fails(fit: Fit, strategy: Any) -> None:
+    model, data = TorchModel(NanOnPoison, seed=0), digits(dict.fromkeys(range(3), 10_000))
+    options: dict[str, Any] = {"model": model, "data": data, "strategy": strategy, "partition": round_robin}
+    with pytest.raises(
+        NonFiniteError, match=r"no gradient was applied, and \d were rejected, the first: rank \d"
+    ) as caught:
+        fit(**options, workers=3, rounds=3, engine="simulated")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_reports_the_number_of_rejected_gradients(poisoned: Callable[..., chimera.Run]) -> None:
+    run = poisoned("parameter-server", epochs=2)
+    assert run.summary()["rejected_gradients"] == len(run.events) > 0
+    whole = poisoned("parameter-server", "whole", data=digits({}), epochs=1)
+    assert whole.summary()["rejected_gradients"] == 0
+
+
 def shard(size: int, **optimizer: float) -> ParameterShard:
     layout = Layout(("w",), ((size,),))
     return ParameterShard(
@@ -284,3 +304,17 @@ def test_a_run_ends_only_after_many_rounds_without_gradients() -> None:
     with pytest.raises(NonFiniteError, match="the last of 48 rounds in a row"):
         list(rejections.of([bad], workers))
     assert list(Rejections().of([None, 3, "whatever else a strategy waits for"], workers)) == []
+
+
+def test_updates_are_counted_as_applied_if_one_gradient_is_left() -> None:
+    bad, workers = Rejected(1, 5, "the loss is nan"), [Named(rank) for rank in range(3)]
+    for values, rounds, applied in (
+        ([Applied(0, 0, (bad,))], 1, False),
+        ([Applied(0, 1, (bad,))], 1, True),
+        ([Served({0: Applied(0, 0, (bad,))})], 1, False),
+        ([Served({0: Applied(0, 0, (bad,))})], 2, True),
+        ([Served({0: Applied(0, 2, (bad,))})], 1, True),
+    ):
+        rejections = Rejections()
+        list(rejections.of(values, workers, rounds))
+        assert (rejections.count, rejections.applied) == (1, applied)

@@ -366,6 +366,7 @@ def test_non_finite_parameters_are_never_checkpointed(fit: Fit, tmp_path: Path) 
         ({"seed": None}, "seed = None cannot be used: Expected int, got null"),
         ({"max_gradient_norm": [1]}, r"max_gradient_norm = \[1\] cannot be used: Expected float, got array"),
         ({"evaluate_clients": "no"}, "evaluate_clients = 'no' cannot be used: Expected bool, got str"),
+        ({"progress": 2}, "progress = 2 cannot be used: Expected bool, got int"),
         ({"progress": "no"}, "progress = 'no' cannot be used: Expected bool, got str"),
         ({"monitor": 3}, "monitor = 3 cannot be used: Expected str, got int"),
         ({"out": 3}, "out must be the path of a folder or a URL, not 3"),
@@ -386,6 +387,12 @@ def test_invalid_arguments_raise_a_one_line_error(fit: Fit, options: dict[str, A
     with pytest.raises(ConfigurationError, match=message) as caught:
         fit(**options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [0, False, np.int64(0)])
+def test_a_switch_may_be_0_or_1(given: Any) -> None:
+    trainer = chimera.Trainer("mlp", "digits", progress=given, evaluate_clients=given)
+    assert not trainer.progress
 
 
 @pytest.mark.parametrize("given", [np.int64(3), 3.0])

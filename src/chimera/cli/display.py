@@ -32,7 +32,7 @@ REFRESH_S = 0.1  # minimum time between two refreshes
 SHARE = 0.01  # maximum share of the driver's time for drawing
 QUIET_S = 10.0  # plain output prints a line at least this often
 EVENTS = 5  # number of events in the live view
-_BOLD = ("metrics", "lost workers", "lost rounds")
+_BOLD = ("metrics", "lost workers", "lost rounds", "rejected gradients")
 _MIN_VALUE_WIDTH = 24  # characters of the figures beside their names
 
 

@@ -46,7 +46,7 @@ def outcome(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("stopped by", str(summary["stopped_by"])),
         *([("model", f"the best one, of round {summary['kept_round']:,}")] if "kept_round" in summary else []),
     ]
-    for what in ("lost_rounds", "lost_workers"):
+    for what in ("rejected_gradients", "lost_rounds", "lost_workers"):
         if summary.get(what):
             rows.insert(5, (what.replace("_", " "), f"{summary[what]:,}"))
     return rows

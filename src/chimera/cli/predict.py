@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 def predict(
     file: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="The experiment file.")],
     engine_from: Annotated[
-        Path, typer.Option("--engine-from", metavar="FILE", help="The file that 'chimera calibrate' has written.")
+        Path,
+        typer.Option(
+            "--engine-from",
+            metavar="FILE",
+            help="Read the calibration from this file, which 'chimera calibrate' has written.",
+        ),
     ],
     workers: Annotated[
         int | None, typer.Option("--workers", metavar="N", min=1, help="Set the number of workers.")
@@ -39,14 +44,15 @@ def predict(
             "--processors",
             metavar="N",
             min=0,
-            help="Processors that all workers share; 0: each worker has its own. Default: as in the calibrated runs.",
+            help="Let all workers share this number of processors; 0: each has its own. Default: as in the calibrated runs.",
         ),
     ] = None,
     draws: Annotated[
-        int, typer.Option("--draws", metavar="K", min=1, help="Sets of parameters that give the intervals.")
+        int,
+        typer.Option("--draws", metavar="K", min=1, help="Draw this number of sets of parameters for the intervals."),
     ] = 20,
     rounds: Annotated[
-        int, typer.Option("--rounds", metavar="N", min=1, help="Rounds that are simulated with each set.")
+        int, typer.Option("--rounds", metavar="N", min=1, help="Simulate this number of rounds with each set.")
     ] = 100,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,

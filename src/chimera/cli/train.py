@@ -17,7 +17,9 @@ from chimera.core.stop_signals import exit_code_of_stop, reason_of_stop
 
 if TYPE_CHECKING:
     from chimera.training.experiment.experiment import Experiment
-    from chimera.training.progress.callback import Callback
+    from chimera.training.progress.callback import Callback, Progress
+    from chimera.training.trainer import Trainer
+    from chimera.web.live.server import LivePage
 
 Out = Annotated[
     str | None,
@@ -127,7 +129,7 @@ def run_experiment(
         if file_writer is not None:
             trainer.callbacks.append(file_writer(lambda: trainer.run_dir))
         try:
-            with _page_of(trainer.run_dir) if page else contextlib.nullcontext(), display:
+            with page_of(trainer, is_fixed=resume or out is not None) if page else contextlib.nullcontext(), display:
                 run = trainer.fit()
         except KeyboardInterrupt as error:
             again = shlex.join([*command, "--out", str(trainer.location), "--resume"])
@@ -140,13 +142,26 @@ def run_experiment(
 
 
 @contextlib.contextmanager
-def _page_of(folder: Path) -> Iterator[None]:
-    """Serve a page of a run within the context."""
+def page_of(trainer: Trainer, *, is_fixed: bool) -> Iterator[LivePage]:
+    """Serve a page of a run within the context.
+
+    Unless its folder ``is_fixed``, another run may begin in it first, and this one takes the next number. The page then follows
+    no folder until training starts.
+    """
     from chimera.cli.watch import served
+    from chimera.training.progress.callback import Callback
     from chimera.web.live.server import Followed, LivePage
 
-    with served(LivePage([Followed(folder.name, folder)])):
-        yield
+    chosen = trainer.run_dir
+    page = LivePage([Followed(chosen.name, chosen if is_fixed else chosen / "not started")])
+
+    class FollowsOwn(Callback):
+        def on_start(self, progress: Progress) -> None:  # noqa: ARG002
+            page.follow([Followed(trainer.run_dir.name, trainer.run_dir)])
+
+    trainer.callbacks.append(FollowsOwn())
+    with served(page):
+        yield page
 
 
 @contextlib.contextmanager

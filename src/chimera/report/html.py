@@ -137,6 +137,8 @@ def cards(run: RunFiles) -> list[tuple[str, str, str]]:
     found.append(("lost workers", number(lost), "bad" if lost else ""))
     if lost_rounds := figures.get("lost_rounds", 0):
         found.append(("lost rounds", number(lost_rounds), "bad"))
+    if rejected := figures.get("rejected_gradients", 0):
+        found.append(("rejected gradients", number(rejected), "bad"))
     found.append(("stopped by", str(figures.get("stopped_by", "") if run.finished else "unfinished") or "-", ""))
     return found
 

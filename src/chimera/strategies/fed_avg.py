@@ -160,11 +160,15 @@ class FedAvg(SiteRounds):
             "clock": None if self._local_epochs is None else round_,
             "round_": round_ if kept else None,
         }
-        options = [{**common, "weight": weight} for weight in self._weights(plan)]
+        options = [{**common, **self._factor(weight)} for weight in self._weights(plan)]
         if self._ranks:
             shares = self._shares_of_ranks(plan)
             return [{**own, "shares": each} for own, each in zip(options, shares, strict=True)]
         return options
+
+    def _factor(self, weight: float) -> dict[str, float]:
+        """Return the factor of a change as an option; none if all are 1, whichever workers participate."""
+        return {"weight": weight} if self._samples else {}
 
     def _shares_of_ranks(self, plan: Sequence[Work]) -> list[list[float]]:
         """Return, by participant, the factors by which the mean of all changes becomes that over the clients of a rank."""

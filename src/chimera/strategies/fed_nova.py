@@ -15,18 +15,18 @@ from chimera.strategies.strategy import STRATEGIES, Aggregated
 
 @STRATEGIES.register("fed-nova")
 class FedNova(FedAvg):
-    """`fed-avg` with each change divided by the reach of its worker's steps before the mean (Wang et al. 2020).
+    """`fed-avg` with each change divided by its gradient weight before the mean (Wang et al. 2020).
 
-    The reach is the total weight of a worker's local gradients in its change. Dividing by it prevents bias towards the optimum
-    of workers that take more local steps. The mean is multiplied by the mean reach, so that with equal steps it is FedAvg.
-    Partial results of stragglers count.
+    The gradient weight, ||a_i||_1 in the paper, is the sum of the weights of a worker's local gradients in its change. Dividing
+    by it prevents bias towards the optimum of workers that take more local steps. The mean is multiplied by the mean gradient
+    weight, so that with equal steps it is FedAvg. Partial results of stragglers count.
 
-    The experiment's optimizer must be ``sgd``, with or without ``momentum``, because its reach is known; default ``sgd`` with
-    learning rate 0.1.
+    The experiment's optimizer must be ``sgd``, with or without ``momentum``, because its gradient weight is known; default
+    ``sgd`` with learning rate 0.1.
 
     Parameters
     ----------
-    keep_state : default False, and required with momentum: the reach is known for steps from zero momentum only.
+    keep_state : default False, and required with momentum: the gradient weight is known for steps from zero momentum only.
     options : options of `FedAvg`.
     """
 
@@ -40,16 +40,16 @@ class FedNova(FedAvg):
             raise ConfigurationError("fed-nova divides changes: send = 'weights' leaves it nothing to divide")
 
     def optimizer_of(self, optimizer: Mapping[str, Any], workers: int) -> Mapping[str, Any]:
-        """Return the table of the workers' optimizer, whose momentum determines the reach of steps."""
+        """Return the table of the workers' optimizer, whose momentum determines the gradient weight."""
         self._momentum = float(optimizer.get("momentum", 0))
         known = optimizer["name"] == "sgd" and set(optimizer) <= {"name", "lr", "momentum", "schedule"}
         if not known or not 0 <= self._momentum < 1:
             raise ConfigurationError(
-                "fed-nova knows the reach of sgd only: set train.optimizer to sgd, with no other options than lr, "
+                "fed-nova knows the gradient weight of sgd only: set train.optimizer to sgd, with no other options than lr, "
                 f"momentum (from 0 to less than 1) and schedule, not {dict(optimizer)!r}"
             )
         if self._momentum and self._keep_state:
-            raise ConfigurationError("fed-nova begins each round from a standstill: set keep_state = false")
+            raise ConfigurationError("fed-nova begins each round with zero momentum: set keep_state = false")
         return super().optimizer_of(optimizer, workers)
 
     def aggregated(self, workers: int) -> Aggregated:
@@ -57,10 +57,13 @@ class FedNova(FedAvg):
         return replace(super().aggregated(workers), by_samples=self._local_epochs is not None)
 
     def _weights(self, plan: Sequence[Work]) -> list[float]:
-        """Return the weights of FedAvg times the mean reach, divided by the worker's own reach."""
-        samples, reaches = super()._weights(plan), [self._gradient_weight(work.steps) for work in plan]
-        mean = sum(map(float.__mul__, samples, reaches)) / sum(samples)
-        return [each * (mean / reach) for each, reach in zip(samples, reaches, strict=True)]
+        """Return the weights of FedAvg times the mean gradient weight, divided by the worker's own."""
+        samples, of_steps = super()._weights(plan), [self._gradient_weight(work.steps) for work in plan]
+        mean = sum(map(float.__mul__, samples, of_steps)) / sum(samples)
+        return [each * (mean / own) for each, own in zip(samples, of_steps, strict=True)]
+
+    def _factor(self, weight: float) -> dict[str, float]:
+        return {"weight": weight}
 
     def _gradient_weight(self, steps: int) -> float:
         """Return the sum of the weights of the gradients of ``steps`` local steps in the change (the paper's ||a_i||_1)."""

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
 import numpy as np
 
 from chimera.core.counted import counted
 from chimera.core.errors import ConfigurationError
 from chimera.core.safe_path import MAX_DOCUMENT_BYTES, read_regular, safe_path
+from chimera.core.validation_message import validation_message
 from chimera.report.comparison_page.charts import MAX_LINES, Chart, Series, draw, is_wide, swatch
 from chimera.report.comparison_page.curves import learning_curves
 from chimera.report.comparison_page.names import cell_name, safe
@@ -29,6 +31,37 @@ from chimera.report.units import bytes_unit, clock, number, time_unit
 _MORE_IS_BETTER = FRACTIONS | {"r2"}
 
 Row = Mapping[str, Any]
+
+
+class _Cell(msgspec.Struct):
+    """The keys that each row has, and the figures that tables and charts read; others are ignored."""
+
+    cell: str
+    folder: str
+    settings: dict[str, str]
+    state: str
+    virtual: bool = False
+    metrics: dict[str, float | None] = {}
+    seconds: float | None = None
+    rounds: float | None = None
+    samples: float | None = None
+    bytes_up: float | None = None
+    bytes_down: float | None = None
+    seconds_to_target: float | None = None
+    times_sooner: float | None = None
+    times_fewer_bytes: float | None = None
+    speed_up: float | None = None
+
+
+class _Content(msgspec.Struct):
+    """The keys of ``comparison.json``; others are ignored."""
+
+    experiment: str
+    varied: dict[str, list[str]]
+    target: dict[str, float] | None
+    rows: list[_Cell]
+    runs: list[_Cell]
+    notes: list[str]
 
 
 def write_comparison(folder: str | os.PathLike[str]) -> Path:
@@ -54,15 +87,12 @@ def read_comparison(folder: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         content = read_regular(safe_path(Path(folder), "comparison.json"), MAX_DOCUMENT_BYTES)
         found: dict[str, Any] = json.loads(content)
-        if not isinstance(found, dict) or not found.keys() >= {
-            "experiment",
-            "varied",
-            "target",
-            "rows",
-            "runs",
-            "notes",
-        }:
-            raise ValueError("comparison.json has other keys")
+        msgspec.convert(found, _Content)
+    except msgspec.ValidationError as error:
+        message = validation_message(error, _Content)
+        raise ConfigurationError(
+            f"{str(folder)!r} is not the folder of a comparison: comparison.json: {message}"
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{str(folder)!r} is not the folder of a comparison: {error}") from error
     return found

@@ -131,6 +131,7 @@ class Run:
             "metrics": self.metrics,
             "lost_workers": self.lost_workers,
             "lost_rounds": cost.lost_rounds,
+            "rejected_gradients": sum(event.event == "gradient rejected" for event in self.events),
             "stopped_by": self.stopped_by,
             **self.figures,
             **({"staleness": {str(updates): n for updates, n in self.staleness.items()}} if self.staleness else {}),

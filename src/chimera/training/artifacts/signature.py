@@ -90,7 +90,8 @@ class Signature(msgspec.Struct, frozen=True):
             return msgspec.json.decode(read_regular(path, MAX_DOCUMENT_BYTES), type=cls)
         except FileNotFoundError:
             raise ConfigurationError(
-                f"{folder} has no {FILE}: it is not a run, or was written by an older version of Chimera"
+                f"{folder} has no {FILE}: it is not a run, was written by an older version of Chimera, or its data is read "
+                "sample by sample and has no attribute 'classes' or 'targets'"
             ) from None
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigurationError(f"{path} cannot be read: {error}") from error

@@ -8,6 +8,8 @@ from typing import Any
 from chimera.core.engine import Engine
 from chimera.training.cluster.sharding import Sharding
 from chimera.training.worker.attack import Attack
+from chimera.training.worker.local_rounds import PLACE
+from chimera.training.worker.local_training import RULE
 
 
 class ClusterState:
@@ -104,6 +106,18 @@ class ClusterState:
             first = next(iter(replicas.values()))
             self.get([worker.restore(replicas.get(worker.name, first)) for worker in self.workers])
 
+    def return_to(self, state: Mapping[str, Any]) -> None:
+        """Restore the parameters of a snapshot, and the local state of workers if the snapshot is a checkpoint.
+
+        Control variates start again, and data that is read in sequence continues.
+        """
+        self.restore_parameters(_without_controls(state))
+        local = {
+            name: {key: value for key, value in held.items() if key != PLACE and not key.startswith(RULE)}
+            for name, held in state.get("local", {}).items()
+        }
+        self.get([worker.restore_local(local[worker.name]) for worker in self.workers if worker.name in local])
+
     def state(self) -> dict[str, Any]:
         """Return the state of servers and workers, and the assignment of data to workers."""
         return {
@@ -169,3 +183,11 @@ class ClusterState:
 def of_rank(rank: int, held: Sequence[Any]) -> Any:
     """Return the entry of a rank in a checkpoint; the first entry for a rank that the checkpoint does not have."""
     return held[rank if rank < len(held) else 0]
+
+
+def _without_controls(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of a cluster without control variates: those of workers are of later rounds, so all start again at 0."""
+    return {
+        **cluster,
+        "servers": [{**server, "beside": None} if "beside" in server else server for server in cluster["servers"]],
+    }

@@ -60,6 +60,8 @@ def converted(name: str, value: Any) -> Any:
 def checked_scalars(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return these arguments, with those that are numbers, texts or switches converted; the others are checked where used.
 
+    For a switch, 0 and 1 are false and true, as elsewhere in Python.
+
     Raises
     ------
     ConfigurationError : an argument has another type than its annotation.
@@ -70,7 +72,8 @@ def checked_scalars(given: Mapping[str, Any]) -> dict[str, Any]:
         if not _parts(hint) <= set(_SCALARS):
             continue
         try:
-            checked[name] = converted(name, value)
+            switch = hint is bool and isinstance(value, int | np.integer) and value in (0, 1)
+            checked[name] = converted(name, bool(value) if switch else value)
         except msgspec.ValidationError as error:
             raise ConfigurationError(f"{name} = {value!r} cannot be used: {validation_message(error, hint)}") from None
     return checked

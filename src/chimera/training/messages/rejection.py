@@ -92,18 +92,33 @@ def fault_of_gradient(gradient: Flat | None, loss: float) -> str:
 
 
 class Rejections:
-    """Collects the rejected gradients of a run, round by round."""
+    """Collects the rejected gradients of a run, round by round.
+
+    Attributes
+    ----------
+    count : number of rejected gradients.
+    applied : whether an update had a gradient.
+    """
 
     def __init__(self) -> None:
         self._in_a_row, self._last_round = 0, -1
+        self._first: Rejected | None = None
+        self.count, self.applied = 0, False
 
-    def of(self, values: Sequence[Any], workers: Sequence[Any]) -> Iterator[Rejected]:
+    def check(self) -> None:
+        """Raise `NonFiniteError` if gradients were rejected and none was applied: the run has not trained."""
+        if self._first is not None and not self.applied:
+            were = "1 was" if self.count == 1 else f"{self.count} were"
+            raise NonFiniteError(f"no gradient was applied, and {were} rejected, the first: {self._first}: {ADVICE}")
+
+    def of(self, values: Sequence[Any], workers: Sequence[Any], rounds: int = 1) -> Iterator[Rejected]:
         """Yield each rejected gradient once, whatever the number of shards.
 
         Parameters
         ----------
         values : values of `Round.done`; only those of type `Applied` or `Served` are read.
         workers : the living workers.
+        rounds : number of rounds of these values.
 
         Raises
         ------
@@ -113,6 +128,7 @@ class Rejections:
         if not served:
             yield from self._of_round([value for value in values if isinstance(value, Applied)], workers)
             return
+        self.applied = self.applied or any(len(rejecting) < rounds for rejecting in served)
         for number in sorted({number for rejecting in served for number in rejecting}):
             everywhere = all(number in rejecting for rejecting in served)
             if number != self._last_round + 1:
@@ -125,6 +141,9 @@ class Rejections:
     ) -> Iterator[Rejected]:
         """Yield the rejections of one round; ``everywhere`` if no other shard stepped with all gradients."""
         rejected = list(dict.fromkeys(each for value in applied for each in value.rejected))
+        self.applied = self.applied or any(value.gradients for value in applied)
+        self.count += len(rejected)
+        self._first = self._first or next(iter(rejected), None)
         yield from rejected
         if not rejected or not everywhere or any(value.gradients for value in applied):
             self._in_a_row = 0

@@ -15,6 +15,7 @@ from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNa
 from chimera.core.parameters import Flat
 from chimera.core.registry import checked_options, load_object
 from chimera.core.rows import RowLayout, SparseRows
+from chimera.training.optimizers.refusal import refusal
 
 if TYPE_CHECKING:
     from chimera.training.optimizers.optimizer import OptimizerSettings
@@ -57,7 +58,7 @@ class FlatOptimizer:
         try:
             self._optimizer = kind([self._parameter], **options)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise ConfigurationError(f"the optimizer {settings.name!r} refuses its options: {error}") from error
+            raise refusal(settings.name, settings.options, error) from error
         self._schedule, self._group = settings.schedule, self._optimizer.param_groups[0]
         self._plain, self._max_norm = settings.plain, settings.max_gradient_norm
         self._learning_rate = self._group["lr"]

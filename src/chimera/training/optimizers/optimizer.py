@@ -15,6 +15,7 @@ from chimera.core.parameters import Flat
 from chimera.core.rows import RowLayout, SparseRows
 from chimera.training.optimizers.flat_optimizer import FlatOptimizer
 from chimera.training.optimizers.plain_sgd import PlainSGD
+from chimera.training.optimizers.refusal import refusal
 from chimera.training.optimizers.schedule import Schedule
 
 _SGD_LEARNING_RATE = 0.1  # torch's default of 1e-3 trains too slowly
@@ -88,8 +89,16 @@ class OptimizerSettings:
         return self.name.lower() == "sgd" and set(self.options) <= {"lr"} and self.max_gradient_norm is None
 
     def learning_rate(self, step: int) -> float:
-        """Return the learning rate of a step of plain SGD."""
-        return float(self.options["lr"]) * self.schedule.at(step)
+        """Return the learning rate of a step of plain SGD.
+
+        Raises
+        ------
+        ConfigurationError : it is not a number.
+        """
+        try:
+            return float(self.options["lr"]) * self.schedule.at(step)
+        except (TypeError, ValueError) as error:
+            raise refusal(self.name, self.options, error) from error
 
     def stepper(self, flat: Flat) -> Stepper:
         """Return an optimizer that updates ``flat`` in place. Plain SGD needs no torch."""

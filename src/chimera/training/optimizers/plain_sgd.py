@@ -29,10 +29,7 @@ class PlainSGD:
     """
 
     def __init__(self, flat: Flat, learning_rate: Callable[[int], float]) -> None:
-        try:
-            first = learning_rate(0)
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"the optimizer 'sgd' refuses its options: {error}") from error
+        first = learning_rate(0)
         if not first >= 0:
             raise ConfigurationError(f"the optimizer 'sgd' refuses its options: lr must be at least 0, not {first}")
         self._flat, self._learning_rate = flat, learning_rate

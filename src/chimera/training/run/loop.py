@@ -111,6 +111,7 @@ class TrainingLoop(RunState):
         KeyboardInterrupt : Ctrl-C. Rounds in flight were completed and a checkpoint was written. A second signal stops at once.
         Terminated : SIGTERM or SIGUSR1, with the same effect.
         RunError : the run cannot continue, or a checkpoint could not be written.
+        NonFiniteError : all gradients were rejected.
         """
         self._notifier.begin(self._recorder.progress())
         self._notifier.events(
@@ -130,6 +131,7 @@ class TrainingLoop(RunState):
                 reason = self._limit()
                 if reason is not None and self._ended_at == self.counters.rounds:
                     self._notifier.events(self._faults.missed())
+                    self._rejections.check()
                     self.metrics = self._watched.load_kept(self._evaluator.model) or self._recorder.metrics
                     return reason
                 try:
@@ -221,7 +223,7 @@ class TrainingLoop(RunState):
                 if isinstance(value, Served):
                     self.staleness.update(value.staleness)
             self._cluster.round = self.counters.rounds
-            rejected = self._rejections.of(values, self._cluster.workers)
+            rejected = self._rejections.of(values, self._cluster.workers, over.rounds)
             self._notifier.events(("gradient rejected", each.actor, each.detail) for each in rejected)
             self._guarantee.count(values)
         self._guarantee.count_released_sums(self._cluster.released_sums)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -15,6 +14,7 @@ from chimera.training.artifacts.checkpoint_writer import CheckpointWriter
 from chimera.training.artifacts.frozen_part import frozen_part
 from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.fault_tolerance.injection import FaultScript
+from chimera.training.messages.rejection import Rejections
 from chimera.training.privacy.guarantee import Guarantee
 from chimera.training.progress.budget import Counters
 from chimera.training.progress.history import History
@@ -37,6 +37,7 @@ class RunState:
     _meter: UsageMeter
     _history: History
     _guarantee: Guarantee
+    _rejections: Rejections
     _watched: MetricMonitor
     _faults: FaultScript
     _intervals: Intervals
@@ -58,6 +59,7 @@ class RunState:
         self._watched.restore(state.get("watched", {}))
         self.staleness, self._saved_s = _staleness(state), self.counters.seconds
         self._guarantee.restore(state.get("guarantee", {}))  # older checkpoints have none
+        self._rejections.applied = self.counters.rounds > 0  # not known; the earlier run could write a checkpoint
         self._cluster.round = self.counters.rounds
         self._strategy.restore(state["strategy"])
         self._cluster.restore(state["cluster"])
@@ -134,21 +136,13 @@ class RunState:
         self.staleness = _staleness(snapshot) if snapshot else Counter()
         if snapshot:
             self._strategy.restore(snapshot["strategy"])
-            self._cluster.restore_parameters(_without_controls(snapshot["cluster"]))
+            self._cluster.return_to(snapshot["cluster"])
             self._cluster.reduce_rates()
         else:
             self._cluster.start_over()
         return (
             f"{'the snapshot' if snapshot else 'the parameters'} of round {then.rounds}; {counted(lost, 'round')} lost"
         )
-
-
-def _without_controls(cluster: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of a cluster without control variates: those of workers are of later rounds, so all start again at 0."""
-    return {
-        **cluster,
-        "servers": [{**server, "beside": None} if "beside" in server else server for server in cluster["servers"]],
-    }
 
 
 def _staleness(state: dict[str, Any]) -> Counter[int]:

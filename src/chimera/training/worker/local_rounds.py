@@ -24,13 +24,13 @@ from chimera.training.privacy.settings import Privacy
 from chimera.training.worker.exchange import Exchange
 from chimera.training.worker.extension import Extensions
 from chimera.training.worker.gradients import Gradients
-from chimera.training.worker.last_result import LastResult
+from chimera.training.worker.last_result import LastResult, Result, copies_of, times
 from chimera.training.worker.local_training import RULE, LocalTraining
 from chimera.training.worker.shared_parameters import SharedParameters
 from chimera.training.worker.side_by_side import SideBySide
 
 _PERSONAL = "personal"  # key of the personal parameters in a state
-_PLACE = "place in the data"  # key of the place in data that is read in sequence
+PLACE = "place in the data"  # key of the place in data that is read in sequence
 _SCALE = "loss scale"  # key of the loss scale of float16 in a worker's local state
 
 
@@ -70,7 +70,7 @@ class LocalRounds:
         steps: int,
         first: int | None = None,
         keep_state: bool = True,
-        weight: float = 1.0,
+        weight: float | None = None,
         reached: bool = False,
         clock: int | None = None,
         rule: Mapping[str, Any] | None = None,
@@ -81,13 +81,13 @@ class LocalRounds:
 
         The change is the received weights minus the new ones, so that a server can apply it like a gradient. If a gradient is
         not finite, the local steps stop and the messages are `Rejected`. If a round is repeated because another worker was
-        lost, the worker returns its earlier result; optimizer and data advance only once.
+        lost, the worker sends its earlier change; optimizer and data advance only once.
 
         Parameters
         ----------
         first : index of the first of these steps; by default the next one.
         keep_state : keep the local optimizer's state for the next call.
-        weight : factor of the change.
+        weight : factor of the change. A call that repeats the round may have another one. Default: 1, also in that call.
         reached : send the new weights instead of the change.
         clock : position in the local optimizer's schedule for all these steps; by default the index of each step.
         rule : name and options of a `LocalRule`. If the rule encloses a vector, the vector follows the weights, and another
@@ -104,11 +104,11 @@ class LocalRounds:
             flat *= factors != 0
         if begin is None or factors is not None:
             begin = copy_of(flat)
-        first, asked = self._step if first is None else first, (steps, weight, shares)
-        if (answer := self._last.to(round_, asked)) is not None:
+        first = self._step if first is None else first
+        asked = steps, weight is None, None if shares is None else [share != 0 for share in shares]
+        if (earlier := self._last.to(round_, asked)) is not None:
             self._step = first + steps
-            self._tally.sent(answer)
-            return answer
+            return self._repeated(earlier, (weight, shares), factors, messages, first)
         if local is not None:
             local.begin(begin, self._enclosed(weights[shards:], flat))
         rejected: Rejected | None = None
@@ -126,28 +126,47 @@ class LocalRounds:
             if local is not None and rejected is None:
                 beside_it = self._enclosure(local.end())
             self._falsified_weights(begin, flat, first)
-            sent = copy_of(flat) if reached else begin - flat
-            if weight != 1:
-                sent *= np.float32(weight)
-            if factors is not None:
-                sent *= factors
+            change = copy_of(flat) if reached else begin - flat
+            sent = times(change, weight, factors)
         self._step = first + steps
         if not keep_state:
             self._local.forget()
         work(elements=len(flat) * (steps + 1))
-        if rejected is None and not all_finite(sent):
-            rejected = Rejected(self._rank, first, fault(sent, "the change of the weights"))
+        rejected = rejected or self._overflow(sent, first)
         if rejected is not None:
             if self._privacy is not None:  # its step would reveal which batch is at fault
                 rejected = Rejected(self._rank, first, rejected.why)
             return [rejected] * messages
         if self._privacy is not None:
             return self._private(sent, first)  # private strategies enclose no vector
+        result = Result(round_, asked, (weight, shares), beside_it)
+        if round_ is not None and (weight, shares) != (None, None):
+            result = result._replace(change=change, codecs=copies_of(self._exchange.states()))
+        return self._sent(sent, result)
+
+    def _repeated(self, earlier: Result, factors: Any, by_element: Any, messages: int, first: int) -> list[Any]:
+        """Return the messages of an earlier result, with these factors; the codecs' state is as if no others had been sent."""
+        if factors == earlier.factors:
+            self._tally.sent(earlier.messages)
+            return earlier.messages
+        sent = times(earlier.change, factors[0], by_element)
+        if (rejected := self._overflow(sent, first)) is not None:
+            return [rejected] * messages
+        self._exchange.restore(earlier.codecs)
+        self._tally.sent(earlier.beside)
+        return self._sent(sent, earlier._replace(factors=factors))
+
+    def _sent(self, sent: Any, result: Result) -> list[Encoded]:
+        """Return the messages of a vector and of a result, and keep the result with them."""
         if on_host(sent):
             sent.flags.writeable = False  # it does not change any more, so a message need not copy it
-        answer = [*self._packed(sent), *beside_it]
-        self._last.keep(round_, asked, answer)
-        return answer
+        messages = [*self._packed(sent), *result.beside]
+        self._last.keep(result._replace(messages=messages))
+        return messages
+
+    def _overflow(self, sent: Any, first: int) -> Rejected | None:
+        """Return the rejection of a change that is not finite."""
+        return None if all_finite(sent) else Rejected(self._rank, first, fault(sent, "the change of the weights"))
 
     def forget_answer(self) -> None:
         """Discard the last result, and the state of the local rule, since the run returns to a snapshot."""
@@ -161,7 +180,7 @@ class LocalRounds:
         """
         own: dict[str, Any] = {} if self._part is None else {_PERSONAL: self.personal()}
         if self._privacy is None and (place := self._gradients.place()):
-            own[_PLACE] = place
+            own[PLACE] = place
         if self._privacy is None and (scale := _loss_scale(self._model)) is not None:
             own[_SCALE] = scale
         return {**self._local.state(), **own, **self._extensions.local_state()}
@@ -180,15 +199,15 @@ class LocalRounds:
         ``own`` is an earlier `local_state` of the lost worker, or empty. Return whether it held state that no other worker has.
         """
         known = {key: value for key, value in own.items() if key == _PERSONAL or key.startswith(RULE)}
-        self.restore_local({**momenta, **known, **{key: own[key] for key in (_PLACE,) if key in own}})
+        self.restore_local({**momenta, **known, **{key: own[key] for key in (PLACE,) if key in own}})
         return bool(known)
 
     def restore_local(self, state: Mapping[str, Any]) -> None:
         """Restore what `local_state` returned."""
         rest = self._extensions.restore_local(state)
-        self._local.restore({key: value for key, value in rest.items() if key not in (_PERSONAL, _PLACE, _SCALE)})
-        if _PLACE in state:
-            self._gradients.continue_at(state[_PLACE])
+        self._local.restore({key: value for key, value in rest.items() if key not in (_PERSONAL, PLACE, _SCALE)})
+        if PLACE in state:
+            self._gradients.continue_at(state[PLACE])
         if _SCALE in state and hasattr(self._model, "restore_loss_scale"):
             self._model.restore_loss_scale(state[_SCALE])
         if self._part is not None and _PERSONAL in state:

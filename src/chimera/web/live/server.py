@@ -98,6 +98,10 @@ class LivePage:
         """The address with the token, which opens the page."""
         return f"{self.address}#token={self.token}"
 
+    def follow(self, runs: Sequence[Followed]) -> None:
+        """Show these runs from now on."""
+        self._server.runs = list(runs)
+
     def start(self) -> None:
         """Begin to serve."""
         self._thread.start()
