@@ -49,6 +49,18 @@ def tiny_bert(folder: Path, *, classifier: bool = False, dtype: str = "float32",
     return folder
 
 
+def tiny_roberta(folder: Path) -> Path:
+    """Write a model that fills masks, whose first two positions are not those of tokens; return the folder."""
+    import torch
+    from transformers import BertTokenizer, RobertaConfig, RobertaForMaskedLM
+
+    torch.manual_seed(2)
+    BertTokenizer(vocab=VOCABULARY, do_lower_case=True).save_pretrained(folder)
+    config = RobertaConfig(vocab_size=len(VOCABULARY), max_position_embeddings=16, pad_token_id=1, **_SIZE)
+    RobertaForMaskedLM(config).save_pretrained(folder)
+    return folder
+
+
 def tiny_gpt(folder: Path) -> Path:
     """Write a model that continues texts; return the folder."""
     import torch

@@ -7,6 +7,7 @@ import pytest
 
 from chimera.codecs.codec import CODECS, decode
 from chimera.codecs.selection import select_exact
+from chimera.core.errors import CodecError
 from chimera.core.parameters import Flat, Layout
 from codecs_kit import SETUPS, hard_vectors, layout_of
 
@@ -204,6 +205,17 @@ def test_dgc_clears_the_velocity_of_sent_elements() -> None:
     vector = np.array([1, 0.1], np.float32)
     codec.encode(vector, layout_of(2))
     assert codec.state()["velocity"].tolist() == pytest.approx([0, 0.1])
+
+
+def test_dgc_starts_again_after_a_total_that_is_not_finite() -> None:
+    codec = CODECS.create("dgc", {"ratio": 0.5, "momentum": 0.9})
+    large = np.full(2, 3e38, np.float32)
+    codec.encode(large, layout_of(2))
+    with pytest.raises(CodecError, match="infinity"):
+        codec.encode(large, layout_of(2))
+    vector = np.array([1, 0.1], np.float32)
+    np.testing.assert_allclose(decode(codec.encode(vector, layout_of(2)), 2), [1, 0])
+    np.testing.assert_allclose(decode(codec.encode(np.zeros(2, np.float32), layout_of(2)), 2), [0, 0.19], rtol=1e-6)
 
 
 @pytest.mark.parametrize("clip", [0.5, 3.0, 1000.0])

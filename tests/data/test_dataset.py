@@ -237,6 +237,13 @@ def test_a_split_is_a_stratified_partition(labels, fraction, seed):
         assert abs(np.sum(labels[test] == label) - exact) < 1 + 1e-9
 
 
+def test_rows_with_several_labels_are_split_at_random():
+    labels = np.tile([0, 1, 1], (100, 1))
+    train, test = split_indices(100, 0.2, 0, labels)
+    plain = split_indices(100, 0.2, 0)
+    assert [train.tolist(), test.tolist()] == [part.tolist() for part in plain]
+
+
 def test_a_split_is_seeded():
     data = (np.random.default_rng(0).normal(size=(50, 2)), np.arange(50) % 2)
     one, same, other = (Split.of(data, seed=seed).test.fingerprint() for seed in (1, 1, 2))

@@ -14,8 +14,11 @@ from chimera.core.errors import DataError
 from chimera.data.assignment import orders
 from chimera.data.dataset import Dataset
 from chimera.data.held_out import HeldOut
+from chimera.data.order import OwnOrder
 from chimera.data.partition import PARTITIONERS
 from chimera.data.provider import PartitionedData
+from chimera.data.samples import SampleDataset
+from chimera.training.worker.own_order import bound_order
 
 cases = st.integers(1, 60).flatmap(
     lambda n: st.tuples(
@@ -110,3 +113,21 @@ def test_a_client_with_one_row_trains_on_it_and_keeps_none() -> None:
     assert (single.own().tolist(), single.kept.tolist(), len(rest.kept)) == ([0], [], 2)  # type: ignore[attr-defined]
     with pytest.raises(DataError, match="each worker has a single sample, so none can keep one"):
         orders(PARTITIONERS.create("iid"), data(np.arange(10) % 2), 10, 1, seed=0, test_share=0.2)
+
+
+class Tagged:
+    """Rows with two labels each."""
+
+    targets = np.tile([[0, 1], [1, 1]], (5, 1))
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+        return np.zeros(1, np.float32), self.targets[row]
+
+
+def test_a_node_keeps_rows_with_several_labels_at_random() -> None:
+    order = bound_order(OwnOrder(2, 0, test_share=0.2), SampleDataset(Tagged()), 0)
+    expected = HeldOut(0.2, 0, 10).divided(np.arange(10))[1]
+    np.testing.assert_array_equal(order.kept, expected)

@@ -72,6 +72,8 @@ def test_an_integer_beyond_the_columns_is_the_name_of_a_column(tmp_path):
     assert Dataset.of(path, header=True, target=1).targets.tolist() == [2.5, 4.5]
     with pytest.raises(DataError, match="no column 2021; its columns: 1, 2019, 2020"):
         Dataset.of(path, header=True, target=2021)
+    with pytest.raises(DataError, match="no column '--5'; its columns: 1, 2019, 2020"):
+        Dataset.of(path, header=True, target="--5")
 
 
 def test_the_header_option_overrides_detection(tmp_path):

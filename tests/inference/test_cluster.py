@@ -50,6 +50,15 @@ def test_a_query_that_fails_has_an_error_and_the_others_their_results(quiet: Run
     assert "a broken query" in answers[2]
 
 
+def test_results_are_readable_whatever_the_queries_contain(quiet: RunningCluster) -> None:
+    queries = [{"a": np.zeros(2)}, [{"b": [np.int64(3)]}], (np.array([1j]), np.nan), b"bytes", 2**70]
+    job = quiet.client.submit(quiet.model(), queries)
+    quiet.client.wait(job, 60)
+    rows = list(quiet.client.results(job))
+    assert [row["query"] for row in rows] == [{"a": [0, 0]}, [{"b": [3]}], [[None], None], None, 2**70]
+    assert rows[4]["result"] == 2**71
+
+
 def test_a_model_that_cannot_be_loaded_is_the_error_of_its_queries(quiet: RunningCluster) -> None:
     job = quiet.client.submit({"kind": "factory", "factory": f"{quiet.model_file}:nothing", "options": {}}, [1, 2])
     row = quiet.client.wait(job, 60)

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,7 +15,10 @@ import pytest
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.processes import start_of
+from chimera.inference.candidate import Candidate
 from chimera.inference.cluster_folder import ClusterFolder, Scale
+from chimera.inference.journal.journal import Lease
+from chimera.inference.journal.sqlite import SqliteJournal
 from chimera.inference.membership import Member, Members
 from chimera.inference.pool.http import HttpPool
 
@@ -174,3 +178,43 @@ def test_the_number_of_workers_stays_within_its_bounds_and_a_decision_by_old_bou
     assert folder.scale() == Scale(6, 1, 10)
     folder.set_bounds(3, 3)
     assert folder.scale() == Scale(3, 3, 3)
+
+
+def test_bounds_of_a_command_are_kept_while_another_thread_sets_the_number_of_workers(tmp_path: Path) -> None:
+    folder, ended = ClusterFolder(tmp_path), threading.Event()
+    folder.set_bounds(1, 9)
+
+    def decide() -> None:
+        while not ended.is_set():
+            seen = folder.scale()
+            folder.set_workers(3 - seen.count, seen)
+
+    thread = threading.Thread(target=decide)
+    thread.start()
+    try:
+        for most in range(10, 500):
+            folder.set_bounds(1, most)
+            assert folder.scale().most == most
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_a_candidate_that_is_stopped_while_it_gets_the_lease_ends(tmp_path: Path) -> None:
+    folder = ClusterFolder(tmp_path)
+    folder.create()
+
+    class Stopping(SqliteJournal):
+        def acquire(self, owner: str, address: str, lease_s: float) -> Lease | None:
+            lease = super().acquire(owner, address, lease_s)
+            candidate._stopped.set()  # as in `stop`, which finds no coordinator yet
+            return lease
+
+    candidate = Candidate("c0", folder, "fair-share", ray=False, journal=lambda: Stopping(folder.journal))
+    candidate.start("http://127.0.0.1:1")
+    candidate._thread.join(20)
+    leads = candidate._thread.is_alive()
+    if leads and candidate._leading is not None:
+        candidate._leading.stop()
+    candidate.stop()
+    assert not leads

@@ -124,6 +124,15 @@ def test_events_are_those_of_all_coordinators_and_bounded(tmp_path: Path) -> Non
     assert data.events(tmp_path) == [{"at": "2026-01-01 00:00:02", "by": "c0", "level": "warning", "text": text}]
 
 
+def test_events_are_those_of_a_coordinator_and_ten_standbys(tmp_path: Path) -> None:
+    names = [f"c{number}" for number in range(11)]
+    for name in names:
+        (tmp_path / name).mkdir()
+        text = f"2026-01-01 00:00:03,000 INFO epoch 2: {name} leads, with 3 jobs, after 0.1 s\n"
+        (tmp_path / name / "chimera_status.log").write_text(text)
+    assert sorted(event["by"] for event in data.events(tmp_path)) == sorted(names)
+
+
 def test_the_dashboard_asks_for_metrics_that_exist(leader: Coordinator) -> None:
     submitted(leader, "first")
     metrics = Metrics()

@@ -126,3 +126,8 @@ def test_results_continue_after_a_coordinator_died_within_them() -> None:
         assert [row["result"] for row in client.results("7")] == [0, 2]
         thread.join()
     assert asked == [b"/v1/infer/jobs/7/results?first=%d" % first for first in (0, 0, 1)]
+
+
+def test_an_error_with_a_deeply_nested_body_is_told_by_its_status() -> None:
+    error = Client(lambda: None, "token")._error(500, b"[" * 100_000)
+    assert "answered 500" in str(error)

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,14 @@ def factory(tmp_path: Path) -> str:
     """A model that doubles numbers."""
     (tmp_path / "doubler.py").write_text(MODEL)
     return f"{tmp_path / 'doubler.py'}:make"
+
+
+def test_a_cluster_that_cannot_be_started_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+    with pytest.raises(FileNotFoundError):
+        chimera.InferenceCluster()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ import safetensors.torch
 
 from chimera.core.errors import ConfigurationError
 from chimera.inference import models
-from inference_kit import tiny_bert
+from inference_kit import tiny_bert, tiny_roberta
 
 TEXTS = ["the cat sat on the mat", "a dog", "under the tree"]
 
@@ -55,6 +55,12 @@ def test_a_text_that_cannot_be_used_has_an_error_and_the_others_their_vectors(be
     assert "the text has 22 tokens; the model accepts 16" in found[1]["error"]
     assert "a query must be a text, not a int" in found[2]["error"]
     assert found[0] == found[3]
+
+
+def test_the_first_positions_of_roberta_are_not_those_of_tokens(tmp_path: Path) -> None:
+    found = models.answers(models.load(table(tiny_roberta(tmp_path))), ["the " * 13, "the " * 12])
+    assert "the text has 15 tokens; the model accepts 14" in found[0]["error"]
+    assert found[1]["result"]["prompt_tokens"] == 14
 
 
 def test_a_folder_that_lacks_weights_is_refused(bert: Path, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from chimera.inference.api import operations, views
 from chimera.inference.client import outcome
 from chimera.inference.coordinator.coordinator import Coordinator, NotCoordinator
 from chimera.inference.coordinator.renewal import LEASE_S
+from chimera.inference.coordinator.worker_handle import WorkerHandle
 from chimera.inference.inputs import queries
 from chimera.inference.journal.journal import Journal
 from chimera.inference.journal.records import Dropped, Failed, Record
@@ -328,6 +329,39 @@ def test_a_worker_whose_computing_process_is_stopped_counts_as_hung_until_it_con
     second.finish(0.5)  # it is first after all
     until(lambda: leader.call(lambda: leader.scheduler.jobs["1"].ended))
     until(lambda: leader.workers["w1"].state == "free")
+
+
+class Slow(Obedient):
+    """One that takes no batch before the test opens the gate."""
+
+    def __init__(self) -> None:
+        super().__init__("w0")
+        self.asked, self.gate = threading.Event(), threading.Event()
+
+    def assign(self, epoch: int, assignments: Sequence[Assignment]) -> WorkerState:
+        self.asked.set()
+        assert self.gate.wait(60)
+        return super().assign(epoch, assignments)
+
+
+def test_batches_that_were_returned_while_a_worker_was_silent_are_not_sent_to_it() -> None:
+    link = Slow()
+    handle = WorkerHandle(
+        "w0", "w0", epoch=1, owner="c0", host="", link=lambda _: link, post=lambda *_: None,
+        assignment=lambda one: Assignment(*one, ECHO, [], 1.0, 1), kill=lambda: False,
+    )  # fmt: skip
+    first, second, third = (("1", number) for number in range(3))
+    handle.batches = dict.fromkeys((first, second), NOW_S)
+    handle.send(first)
+    handle.send(second)
+    assert link.asked.wait(60)
+    handle.batches.clear()  # as when the worker hangs
+    handle.batches[third] = NOW_S
+    handle.send(third)
+    link.gate.set()
+    until(lambda: third in link.has)
+    handle.close()
+    assert link.has == [first, third]
 
 
 def test_a_worker_that_refuses_batches_is_sent_fewer_and_fewer(leader: Coordinator, workers: Workers) -> None:

@@ -127,6 +127,15 @@ def test_a_point_has_a_tooltip_with_its_cell(tmp_path):
     assert re.search(r"<title>cast: 0\.9\d+ at [\d.]+ \(Data moved, up and down \(MB\)\)</title>", html)
 
 
+def test_the_folder_of_a_cell_that_is_a_link_to_another_place_is_not_read(tmp_path):
+    folder = tmp_path / "grid"
+    comparisons.make(folder, cells=2)
+    (folder / "cell 0").rename(tmp_path / "elsewhere")
+    (folder / "cell 0").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigurationError, match="is a link out of its folder"):
+        write_comparison(folder)
+
+
 def test_a_folder_without_a_comparison_is_rejected(tmp_path):
     with pytest.raises(ConfigurationError, match="is not the folder of a comparison"):
         write_comparison(tmp_path)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -205,3 +206,12 @@ def test_the_staleness_histogram_is_drawn_if_the_run_has_one(runs):
 def test_a_run_without_staleness_has_no_chart_of_it(runs, told):
     _, page = read(write_report(runs.make(staleness=told)))
     assert "Staleness" not in page.text
+
+
+def test_a_metric_that_is_not_finite_is_called_so(runs):
+    folder = runs.make()
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps(summary | {"metrics": {"accuracy": 0.5, "loss": None}}))
+    _, page = read(write_report(folder))
+    assert "not finite" in page.text
+    assert "None" not in page.text

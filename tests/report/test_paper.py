@@ -82,7 +82,8 @@ def test_one_seed_has_no_deviation_and_no_points_have_no_curve():
 
 def test_the_page_shows_the_mean_over_all_seeds(comparison):
     page = comparison.report.read_text(encoding="utf-8")
-    assert "Curves are means over the seeds; bands show one standard deviation over the seeds." in page
+    means = "Curves are means over the seeds in their common range, or one seed if there is none"
+    assert f"{means}; bands show one standard deviation over the seeds." in page
     assert page.count('<path class="band c0 d0"') == 4  # accuracy and loss, over bytes and time
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import importlib
+import io
 import os
 import shutil
 import struct
@@ -140,6 +141,14 @@ def test_any_array_header_is_read_or_rejected(tmp_path_factory: pytest.TempPathF
         path.write_bytes(npy(text, bytes(8)))
         with suppress(ChimeraError):
             list(queries(str(path)))
+
+
+def test_a_member_whose_name_has_no_ending_is_checked_like_others(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("inputs", ARRAYS["a terabyte"])
+        archive.writestr("targets", array("(2,)", bytes(16)))
+    refused(lambda: Dataset.of(path), path)
 
 
 METHODS = {"bzip2": zipfile.ZIP_BZIP2, "lzma": zipfile.ZIP_LZMA}
@@ -411,6 +420,45 @@ MEMBERS: dict[str, tuple[str, bytes, int]] = {
 
 
 TREE = ["sklearn.tree._tree.Tree"]
+
+
+def nested(content: bytes, name: str = "data.npy", depth: int = 1) -> bytes:
+    """Return an archive with one member, in ``depth - 1`` further archives."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, content)
+    return file.getvalue() if depth == 1 else nested(file.getvalue(), "inner.npz", depth - 1)
+
+
+NESTED = {
+    "an array of a terabyte by another name": array("(137438953472,)"),
+    "an archive with an array of a terabyte": nested(array("(137438953472,)")),
+    "an archive that unpacks": nested(array("(2097152,)", bytes(16 << 20))),
+    "an archive of another name": nested(array("(2097152,)", bytes(16 << 20)), "data"),
+    "an archive in an archive": nested(array("(2,)", bytes(16)), depth=2),
+    "a damaged archive": nested(array("(2,)", bytes(16)))[:-30],
+}
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_members_of_estimator_files_are_checked_by_their_content(kind: str, estimator: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.skops"
+    path.write_bytes(estimator.read_bytes())
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("matrix", NESTED[kind])
+    refused(lambda: models.load({"kind": "sklearn", "file": str(path), "trusted": TREE}), path)
+
+
+def test_an_estimator_with_a_sparse_matrix_is_read(tmp_path: Path) -> None:
+    skops_io = pytest.importorskip("skops.io")
+    from scipy.sparse import csr_matrix
+    from sklearn.neighbors import KNeighborsClassifier
+
+    path = tmp_path / "x.skops"
+    fitted = KNeighborsClassifier(1, algorithm="brute").fit(csr_matrix([[0.0, 0.0], [5.0, 0.0]]), [0, 1])
+    skops_io.dump(fitted, path)
+    table = {"kind": "sklearn", "file": str(path), "trusted": ["scipy.sparse._csr.csr_matrix"]}
+    assert models.load(table).predict([[4.0, 0.0]]) == [1]
 
 
 def test_a_tree_file_is_read(estimator: Path) -> None:

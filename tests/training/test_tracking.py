@@ -169,6 +169,25 @@ def test_mlflow_reads_what_was_written(fit, tmp_path):
     assert "report.html" in [each.path for each in client.list_artifacts(number)]
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["mlflow", "wandb"])
+def test_all_events_of_a_round_are_kept(name, tmp_path, monkeypatch):
+    pytest.importorskip(name, reason="MLflow or W&B is not installed: pip install 'chimera-dml[track]'")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{tmp_path}/mlruns")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    tracker = TRACKERS.create(name, {})
+    number = tracker.begin(Tracked("run", tmp_path, {}, None))
+    for text, round_ in [("worker lost worker 1", 3), ("worker lost worker 2", 3), ("worker lost worker 3", 4)]:
+        tracker.event(text, round_)
+    tracker.end({}, {}, finished=True)
+    if name == "mlflow":
+        tags = tracker._client.get_run(number).data.tags
+        found = [tags[f"event.round_{round_}"] for round_ in (3, 4)]
+    else:
+        found = [json.loads(row["event"]) for row in wandb_history(tmp_path) if "event" in row]
+    assert found == ["worker lost worker 1\nworker lost worker 2", "worker lost worker 3"]
+
+
 def log_records(content: bytes) -> Iterator[bytes]:
     """Yield the records of a log in LevelDB's format, after the head of 7 bytes that wandb writes."""
     place, parts = 7, b""
@@ -184,19 +203,25 @@ def log_records(content: bytes) -> Iterator[bytes]:
             parts = b""
 
 
-@pytest.mark.long
-def test_wandb_reads_what_was_written_offline(fit, tmp_path):
-    pytest.importorskip("wandb", reason="Weights & Biases is not installed: pip install 'chimera-dml[track]'")
+def wandb_history(folder: Path) -> list[dict[str, str]]:
+    """Return the rows of the only record in a folder, with values as JSON texts."""
     from wandb.proto import wandb_internal_pb2
 
-    run = fit("wandb")
-    (file,) = (run.run_dir / "wandb").glob("offline-run-*/run-*.wandb")
+    (file,) = (folder / "wandb").glob("offline-run-*/run-*.wandb")
     history = []
     for data in log_records(file.read_bytes()):
         record = wandb_internal_pb2.Record()
         record.ParseFromString(data)
         if record.WhichOneof("record_type") == "history":
             history.append({item.key or ".".join(item.nested_key): item.value_json for item in record.history.item})
+    return history
+
+
+@pytest.mark.long
+def test_wandb_reads_what_was_written_offline(fit, tmp_path):
+    pytest.importorskip("wandb", reason="Weights & Biases is not installed: pip install 'chimera-dml[track]'")
+    run = fit("wandb")
+    history = wandb_history(run.run_dir)
     assert any(
         float(row["test/accuracy"]) == pytest.approx(run.metrics["accuracy"])
         for row in history

@@ -17,7 +17,7 @@ from chimera.codecs.selection import count_of, select_sampled
 from chimera.codecs.sparse import decode_indices, encode_indices
 from chimera.codecs.top_k import check_ratio
 from chimera.core.device import namespace, to_device_of, to_host
-from chimera.core.errors import ConfigurationError
+from chimera.core.errors import CodecError, ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
 
@@ -53,7 +53,12 @@ class DGC(Piecewise):
         return True
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:  # noqa: ARG002 - tensors do not matter here
-        """Accumulate the gradient, and encode the largest elements of the total."""
+        """Accumulate the gradient, and encode the largest elements of the total.
+
+        Raises
+        ------
+        CodecError : the total is not finite. Velocity and total are then set to zero.
+        """
         if len(self._velocity) != len(vector):
             self._velocity, self._total = (namespace(vector).zeros_like(vector) for _ in range(2))
         self._velocity, self._total = to_device_of(self._velocity, vector), to_device_of(self._total, vector)
@@ -65,7 +70,11 @@ class DGC(Piecewise):
         indices, values = select_sampled(
             self._total, count_of(len(vector), self._ratio_at(done)), int(self.next_key()[0])
         )
-        encoded = encode_indices("dgc", len(vector), indices, values)
+        try:
+            encoded = encode_indices("dgc", len(vector), indices, values)
+        except CodecError:  # a total that is not finite would stay so
+            self._velocity = self._total = np.zeros(0, np.float32)
+            raise
         self._velocity[indices] = 0
         self._total[indices] = 0
         return encoded

@@ -32,7 +32,7 @@ class Dataset:
     targets : int64 class indices, shape (n,), or float32 values, shape (n,) or (n, k).
     classes : the labels of the class indices, or None for a regression; "0", "1", ... if the indices have no labels.
     labels : the label of each row for partitions by labels and stratified splits, if not the target; an array or
-    `RowLabels`.
+        `RowLabels`.
     groups : the group of each row, for the partition ``by-group``; an array or `RowLabels`.
     label_values : the label of each class in the type of the targets as they were given, in sorted order; None if they were
         class indices. Estimators of scikit-learn learn these labels.

@@ -41,7 +41,7 @@ def csv(
     target : the name or the index of the target column, or a list of them; default the last column.
     drop : names of columns to leave out.
     one_hot : names of text columns that become one column for each text, for any number of texts; others may have up to
-    50.
+        50.
     labels : the labels for partitions by labels and stratified splits, if not the target: a column, or a function of a
         row, a mapping (``file.py:function``). The column remains an input unless ``drop`` names it.
     groups : the group of each row, for the partition ``by-group``, given in the same ways. The column is not an input.

@@ -27,7 +27,7 @@ class Partitioner(Protocol):
     global_order : whether all workers read from one global stream instead (see `chimera.data.order.GlobalOrder`). Runs with any
         number of workers then read the same samples in the same step. Optional; default False.
     uses : the property of each sample that it gets: ``"labels"`` (the default), ``"groups"``, or None if only their
-    number matters.
+        number matters.
     """
 
     def __call__(self, labels: NDArray[Any], world_size: int, rng: np.random.Generator) -> list[Indices]:

@@ -176,8 +176,9 @@ def split_indices(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the (train, test) row numbers of a seeded split, each in ascending order.
 
-    With ``labels`` the split is stratified: the number of test samples of each class differs from its exact share by less
-    than one. The samples are shuffled, sorted by label, and drawn at equal distances.
+    With ``labels``, shape (n,), the split is stratified: the number of test samples of each class differs from its exact share
+    by less than one. The samples are shuffled, sorted by label, and drawn at equal distances. Labels of shape (n, k) have no
+    effect.
     """
     if not 0 < test_fraction < 1:
         raise ConfigurationError(f"test_fraction is {test_fraction}: it must be between 0 and 1")
@@ -185,7 +186,7 @@ def split_indices(
         raise DataError("one sample alone cannot be split into a train and a test part")
     rng = _generator(seed, "split")
     order = rng.permutation(samples)
-    if labels is not None:
+    if labels is not None and labels.ndim == 1:
         order = order[np.argsort(labels[order], kind="stable")]
     tested = min(max(round(test_fraction * samples), 1), samples - 1)
     drawn = np.floor((np.arange(tested) + rng.random()) * (samples / tested)).astype(np.int64)

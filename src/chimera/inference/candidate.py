@@ -171,6 +171,8 @@ class Candidate:
             disk=self._disk, shares_files=self._shares_files,
         )  # fmt: skip
         self._leading = leading
+        if self._stopped.is_set():  # `stop` may have looked before there was a coordinator
+            leading.stop()
         try:
             leading.lead()
         finally:

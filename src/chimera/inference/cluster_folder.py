@@ -85,8 +85,7 @@ class ClusterFolder(Folder):
 
     def note_leader(self, epoch: int, address: str) -> None:
         """Write the address of the coordinator, unless that of a later epoch is written already."""
-        with open(self.path / "leader.lock", "w", opener=opener) as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with self._lock("leader"):
             last = self._last_leader()
             if last is None or epoch >= last.epoch:
                 draft = self.path / f".leader.{os.getpid()}"
@@ -111,22 +110,32 @@ class ClusterFolder(Folder):
         ----------
         version : the least version of the change.
         """
-        last = self.scale()
-        count = least if last is None else min(max(last.count, least), most)
-        later = version if last is None or not version else max(version, last.version + 1)
-        self._write_scale(Scale(count, least, most, later))
+        with self._lock("workers"):
+            last = self.scale()
+            count = least if last is None else min(max(last.count, least), most)
+            later = version if last is None or not version else max(version, last.version + 1)
+            self._write_scale(Scale(count, least, most, later))
 
     def set_workers(self, count: int, seen: Scale) -> None:
         """Set the number of workers within the bounds. Do nothing if the scale is not the one that the caller has ``seen``."""
-        if self.scale() == seen:
-            later = seen.version + 1 if seen.version else 0
-            self._write_scale(Scale(count, seen.least, seen.most, later))
+        with self._lock("workers"):
+            if self.scale() == seen:
+                later = seen.version + 1 if seen.version else 0
+                self._write_scale(Scale(count, seen.least, seen.most, later))
 
     def copy_scale(self, scale: Scale) -> None:
         """Take over the number of workers that the coordinator of another machine has, if its version is newer."""
-        last = self.scale()
-        if scale.version > (0 if last is None else last.version):
-            self._write_scale(scale)
+        with self._lock("workers"):
+            last = self.scale()
+            if scale.version > (0 if last is None else last.version):
+                self._write_scale(scale)
+
+    @contextlib.contextmanager
+    def _lock(self, name: str) -> Iterator[None]:
+        """Hold the lock of a file that several threads and processes read and then write."""
+        with open(self.path / f"{name}.lock", "w", opener=opener) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def _write_scale(self, scale: Scale) -> None:
         draft = self.path / f".workers.{os.getpid()}.{threading.get_ident()}"

@@ -37,12 +37,9 @@ def stored(journal: Journal, accepted: Accepted, first: int = 0) -> Iterator[lis
 
     Parameters
     ----------
-    accepted : the job. Queries that stay in a file are null if the file has changed.
+    accepted : the job. Queries that stay in a file are None if the file has changed. Arrays in queries become lists, and
+        values that JSON cannot represent, such as bytes, None.
     first : index of the first query.
-
-    Raises
-    ------
-    ConfigurationError : a query is of type bytes.
     """
     files = FileQueries(accepted.files)
     for output in journal.outputs(accepted.job, first):
@@ -148,10 +145,16 @@ def _has_empty_struct(pyarrow: Any, kind: Any) -> bool:
     return any(_has_empty_struct(pyarrow, kind.field(i).type) for i in range(kind.num_fields))
 
 
-def _plain(query: Any) -> Any:
-    if isinstance(query, bytes):
-        raise ConfigurationError("queries of type bytes cannot be written as JSON")
-    return query.tolist() if isinstance(query, np.ndarray | np.generic) else query
+def _plain(value: Any) -> Any:
+    """Return a query as values that JSON can represent: the results of a job must be readable whatever its queries are."""
+    if isinstance(value, np.ndarray | np.generic):
+        listed = value.tolist()
+        return listed if value.dtype.kind in "biufU" else _plain(listed)
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    return value if isinstance(value, bool | int | float | str) else None
 
 
 def _listed(value: Any) -> Any:

@@ -85,7 +85,12 @@ class InferenceCluster(Closing):
             "preload": preload,
             "keep_days": keep_days,
         }
-        process = _start_supervisor(files, **options)
+        try:
+            process = _start_supervisor(files, **options)
+        except BaseException:
+            if temporary is not None:
+                shutil.rmtree(temporary, ignore_errors=True)
+            raise
         self.folder = files.path
         self._stop = weakref.finalize(self, _stop_supervisor, process, temporary)
         try:

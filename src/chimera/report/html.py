@@ -101,7 +101,8 @@ def cards(run: RunFiles) -> list[tuple[str, str, str]]:
     first = [name for name in ("accuracy", "loss") if name in metrics]
     named = [*first, *(name for name in metrics if name not in first)][:6]
     where = {name: "" if name in WORKER_METRICS or name.startswith(CLIENT) else ", test set" for name in named}
-    found = [(name.replace("_", " ") + where[name], number(metrics[name]), "") for name in named]
+    shown_metrics = {name: "not finite" if metrics[name] is None else number(metrics[name]) for name in named}
+    found = [(name.replace("_", " ") + where[name], shown_metrics[name], "") for name in named]
     if known := unigram_baseline(figures):
         found += [
             ("unigram model", number(known.unigram), ""),

@@ -140,7 +140,7 @@ class WebClient:
         try:
             document = json.loads(body)
             message, name = str(document["message"]), str(document["details"]["errorMessage"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             pass
         if status == HTTPStatus.UNAUTHORIZED:
             return ConfigurationError(

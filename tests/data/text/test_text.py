@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chimera.core.errors import ChimeraError, ConfigurationError, DataError
+from chimera.core.errors import ActorLost, ChimeraError, ConfigurationError, DataError
 from chimera.data.split import DATASETS, Split
 from chimera.data.text.reading.source import Reader
 from chimera.data.text.reading.tokens import Part
 from chimera.data.text.stop_words import ENGLISH
-from chimera.data.text.stream import LocalBlocks, WindowStream
+from chimera.data.text.stream import LocalBlocks, ShuffledBlocks, WindowStream
 from chimera.data.text.text import Text
 from chimera.data.text.vocabulary import Vocabulary
 from data.text.texts import naive_words, random_text, words_of, written
@@ -376,3 +376,35 @@ def test_shuffled_windows_are_a_permutation_with_random_access(tmp_path: Path, s
     again = fresh.stream(0, 1, 0).take(group + 50, 20)
     np.testing.assert_array_equal(fresh.stream(0, 1, 0).take(100, 7), ours[100:107])
     np.testing.assert_array_equal(mixed.stream(0, 1, 0).take(group + 50, 20), again)
+
+
+class BreakingBlocks:
+    """Blocks of one window each, the number of the block. The actor that makes them dies once, before a block is made."""
+
+    def __init__(self, dies_at: int | None) -> None:
+        self._number, self._dies_at = 0, dies_at
+
+    def seek(self, number: int, carry: Any) -> None:
+        self._number = number
+
+    def next(self) -> tuple[Any, Any]:
+        if self._number == self._dies_at:
+            self._dies_at = None
+            raise ActorLost("batcher 0 is lost")
+        self._number += 1
+        return np.full((1, 3), self._number - 1), np.zeros(0)
+
+
+@pytest.mark.parametrize("seeks", [False, True])
+def test_shuffled_windows_are_the_same_if_an_actor_died_within_a_group(seeks: bool) -> None:
+    unbroken, broken = (
+        WindowStream(ShuffledBlocks(BreakingBlocks(dies_at), (0, 1)), max_empty_blocks=1, name="t")
+        for dies_at in (None, 20)
+    )
+    expected = unbroken.take(0, 48)
+    np.testing.assert_array_equal(broken.take(0, 16), expected[:16])
+    with pytest.raises(ActorLost):
+        broken.take(16, 16)
+    if seeks:
+        np.testing.assert_array_equal(broken.take(0, 16), expected[:16])
+    np.testing.assert_array_equal(broken.take(16, 32), expected[16:])

@@ -26,6 +26,8 @@ _METHODS = (
     zipfile.ZIP_DEFLATED,
 )  # those that NumPy writes; others may decompress to any multiple of their size
 _ENCRYPTED = 1
+_ZIP_MAGIC = b"PK\3\4", b"PK\5\6"
+"""First bytes of the members that NumPy and SciPy read as archives, whatever their names."""
 _VERSIONS: dict[bytes, tuple[str, Callable[[Any], Any]]] = {
     b"\1\0": ("<H", np.lib.format.read_array_header_1_0),
     b"\2\0": ("<I", np.lib.format.read_array_header_2_0),
@@ -82,8 +84,8 @@ class Archive:
     names : names of the arrays.
     """
 
-    def __init__(self, path: Path, file: zipfile.ZipFile, bytes_left: int) -> None:
-        self._path, self._file, self._bytes_left = path, file, bytes_left
+    def __init__(self, path: Path, file: zipfile.ZipFile, bytes_left: int, *, nested: bool = False) -> None:
+        self._path, self._file, self._bytes_left, self._nested = path, file, bytes_left, nested
         self._members = {info.filename.removesuffix(".npy"): info for info in file.infolist()}
         self.names = tuple(self._members)
 
@@ -96,7 +98,7 @@ class Archive:
         return array
 
     def check(self) -> None:
-        """Check all members, before another library reads them."""
+        """Check all members, before another library reads them; also the members of archives in it, such as sparse matrices."""
         for info in self._file.infolist():
             self._check(info)
 
@@ -108,12 +110,23 @@ class Archive:
         if info.file_size > self._bytes_left:
             raise too_large_error(self._path)
         self._bytes_left -= info.file_size
-        if not info.filename.endswith(".npy"):
-            return
         with self._file.open(info) as member:
-            header = read_header(member)
-            if header.nbytes != info.file_size - member.tell():
-                raise ValueError(f"its member {info.filename!r} does not hold the bytes that its header states")
+            begin = member.read(8)
+            member.seek(0)
+            if begin.startswith(_ZIP_MAGIC):
+                self._check_nested(info.filename, member)
+            elif begin.startswith(np.lib.format.MAGIC_PREFIX) or info.filename.endswith(".npy"):
+                header = read_header(member)
+                if header.nbytes != info.file_size - member.tell():
+                    raise ValueError(f"its member {info.filename!r} does not hold the bytes that its header states")
+
+    def _check_nested(self, name: str, member: IO[bytes]) -> None:
+        if self._nested:
+            raise ValueError(f"its member {name!r} is an archive in an archive in an archive")
+        with zipfile.ZipFile(io.BytesIO(member.read())) as file:  # in memory: to seek in a member decompresses it again
+            inner = Archive(self._path, file, self._bytes_left, nested=True)
+            inner.check()
+        self._bytes_left = inner._bytes_left
 
 
 @contextmanager

@@ -102,7 +102,7 @@ def _place(frame: Any, column: str | int) -> int:
     names = list(frame.columns)
     if column in names:
         return names.index(column)
-    number = int(column) if isinstance(column, int) or column.lstrip("-").isdecimal() else None
+    number = int(column) if isinstance(column, int) or column.removeprefix("-").isdecimal() else None
     if number is None or not -len(names) <= number < len(names):
         if str(column) in names:  # a year, which a command line passes as an integer
             return names.index(str(column))

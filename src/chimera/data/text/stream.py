@@ -61,19 +61,24 @@ class ShuffledBlocks:
 
     def __init__(self, blocks: Blocks, seed: tuple[int, ...]) -> None:
         self._blocks, self._seed, self._number = blocks, seed, 0
+        self._found: list[tuple[Windows, Tokens]] = []  # the blocks of the next group that were read before an error
 
     def seek(self, number: int, carry: Tokens) -> None:
         """Continue with this group of blocks."""
         self._number = number
+        self._found.clear()
         self._blocks.seek(number * _SHUFFLED, carry)
 
     def next(self) -> tuple[Windows, Tokens]:
-        """Return the windows of a group, and the remaining tokens of its last block."""
-        found = [self._blocks.next() for _ in range(_SHUFFLED)]
-        windows = np.concatenate([each for each, _ in found])
+        """Return the windows of a group, and the remaining tokens of its last block. After an error, a call continues."""
+        while len(self._found) < _SHUFFLED:
+            self._found.append(self._blocks.next())
+        windows = np.concatenate([each for each, _ in self._found])
         np.random.default_rng([*self._seed, self._number, *b"shuffle"]).shuffle(windows)
+        carry = self._found[-1][1]
+        self._found.clear()
         self._number += 1
-        return windows, found[-1][1]
+        return windows, carry
 
 
 class WindowStream:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
@@ -14,7 +13,7 @@ from chimera.inference.api import operations, views
 from chimera.inference.client import with_version
 from chimera.inference.coordinator.coordinator import Coordinator
 from chimera.inference.journal.records import Accepted
-from chimera.inference.results import stored
+from chimera.inference.results import lines, stored
 from chimera.web.background import in_thread
 from chimera.web.body import answer, read_object
 from chimera.web.routing import documented, plain_router
@@ -95,8 +94,7 @@ def jobs_router(leader: Callable[[], Coordinator], members: Callable[[], list[di
         if not first.isascii() or not first.isdigit() or len(first) > 15:
             raise DataError(f"first must be a whole number of at least 0, not {first[:40]!r}")
         accepted = await in_thread(lambda: _found(leader(), _job(request)))
-        lines = _lines(leader(), accepted, int(first))
-        return StreamingResponse(lines, media_type="application/jsonl")
+        return StreamingResponse(_lines(leader(), accepted, int(first)), media_type="application/jsonl")
 
     return router
 
@@ -143,4 +141,4 @@ def _found(leader: Coordinator, job: str) -> Accepted:
 def _lines(leader: Coordinator, accepted: Accepted, first: int) -> Iterator[bytes]:
     """Yield the results of a job as JSON lines, batch by batch."""
     for rows in stored(leader.journal, accepted, first):
-        yield b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
+        yield b"".join(lines(rows))

@@ -215,7 +215,9 @@ class WorkerHandle:
                     self._stop()
                 elif isinstance(item, list):
                     self._send_link.prepare(self._epoch, item)
-                else:
+                elif (
+                    item in self.batches
+                ):  # else it was returned while the worker was silent: another worker may have it
                     assignment = msgspec.structs.replace(self._assignment(item), ahead=item in self.ahead)
                     self._send_link.assign(self._epoch, [assignment])
                     self.sent.add(item)

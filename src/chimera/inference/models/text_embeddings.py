@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.inference.models.hub import downloaded, located, stamp_of
+from chimera.inference.models.positions import position_limits
 from chimera.inference.models.processor import is_on_cpu
 from chimera.inference.models.table import KINDS
 from chimera.models.instantiation import first_line
@@ -102,8 +103,9 @@ class TextEncoder:
     def __init__(self, module: Any, tokenizer: Any, *, pooling: str, normalize: bool) -> None:
         self._module, self._tokenizer = module, tokenizer
         self._mean, self._normalize = pooling == "mean", normalize
-        limits = getattr(module.config, "max_position_embeddings", None), tokenizer.model_max_length
-        self._max_tokens = min(limit for limit in limits if limit is not None)
+        stated = getattr(module.config, "max_position_embeddings", None)
+        limits = [tokenizer.model_max_length, *position_limits(module)]
+        self._max_tokens = min([*limits, *([] if stated is None else [stated])])
 
     def predict(self, queries: list[Any]) -> list[Any]:
         """Return the answer of each query, a text: a dictionary with ``embedding``, ``prompt_tokens`` and ``generated_tokens``.

@@ -12,6 +12,7 @@ from chimera.core.errors import ConfigurationError, DataError
 from chimera.inference.models.hub import FILES, check_components, downloaded, located, stamp_of
 from chimera.inference.models.images import open_image
 from chimera.inference.models.pipelines import PipelineTask, task_of
+from chimera.inference.models.positions import position_limits
 from chimera.inference.models.processor import is_on_cpu
 from chimera.inference.models.table import KINDS
 from chimera.inference.models.weights import all_from_files
@@ -200,12 +201,9 @@ class PipelinePredictor:
 
 def _limit_length(pipeline: Any) -> None:
     """Set the number of positions of the model in the tokenizer, whose own files often lack it."""
-    from torch import nn
-
-    for name, part in pipeline.model.named_modules() if pipeline.tokenizer is not None else ():
-        if name.endswith("position_embeddings") and isinstance(part, nn.Embedding):
-            before = 0 if part.padding_idx is None else part.padding_idx + 1  # positions that RoBERTa does not use
-            pipeline.tokenizer.model_max_length = min(pipeline.tokenizer.model_max_length, part.num_embeddings - before)
+    if pipeline.tokenizer is not None:
+        limits = [pipeline.tokenizer.model_max_length, *position_limits(pipeline.model)]
+        pipeline.tokenizer.model_max_length = min(limits)
 
 
 def _reason(error: Exception) -> str:

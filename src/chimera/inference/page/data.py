@@ -26,6 +26,7 @@ _SAMPLES = 720  # samples in an hour
 _TIMES = 2000  # last batches of a job that are in the histogram
 _TAIL_BYTES = 32 << 10
 _MAX_EVENTS = 100
+_MAX_COORDINATORS = 11  # with the most standbys of `chimera infer up`
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d+ (INFO|WARNING|ERROR) (.*)", re.ASCII)
 
 
@@ -128,7 +129,9 @@ class RateHistory:
 
 def events(logs: Path) -> list[dict[str, str]]:
     """Return the last takeovers, losses of workers and errors from the logs of all coordinators, oldest first."""
-    found = [event for log in sorted(logs.glob("c*/chimera_status.log"))[:10] for event in _events_of(log)]
+    found = [
+        event for log in sorted(logs.glob("c*/chimera_status.log"))[:_MAX_COORDINATORS] for event in _events_of(log)
+    ]
     return sorted(found, key=lambda event: event["at"])[-_MAX_EVENTS:]
 
 

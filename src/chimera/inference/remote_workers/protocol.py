@@ -77,7 +77,7 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True):
     address : address of the worker on its machine; a worker that restarts has a new one.
     host, pid, state, epoch : see `chimera.inference.membership.Member`.
     handled : numbers of the requests that the machine has not answered yet; these are in progress, even if the network
-    is slow.
+        is slow.
     answer : a piece of the worker's answer to a request.
     wanted : the piece of a request to send.
     leaves : whether the worker has left the cluster.

@@ -21,7 +21,7 @@ class LibraryTask:
     classes : whether its outputs are classes of the data, whose number the data determines, else tokens.
     shifted : whether its models shift the labels of a mapping, to predict each token from the tokens before it.
     of_tokens : whether each parameter sees each token of the input, so that a step takes 6 FLOPs per parameter and
-    token.
+        token.
     """
 
     auto: str

@@ -264,7 +264,7 @@ def _links(row: Row, runs: Iterable[Row], folder: Path) -> str:
 
 
 def _link(run: Row, name: str, folder: Path) -> str:
-    if not (folder / run["folder"] / "report.html").is_file():
+    if not safe_path(folder, f"{run['folder']}/report.html").is_file():
         return cell_name(name)
     return f'<a href="{escape(quote(run["folder"]))}/report.html">{cell_name(name)}</a>'
 
@@ -273,10 +273,14 @@ def _learning(comparison: Mapping[str, Any], folder: Path, drawn: Sequence[int])
     rows, names = comparison["rows"], metric_names(comparison)
     if not drawn:
         return ""
-    found = {i: [read_metrics(folder / run["folder"]) for run in runs_of(rows[i], comparison["runs"])] for i in drawn}
+    found = {
+        i: [read_metrics(safe_path(folder, run["folder"])) for run in runs_of(rows[i], comparison["runs"])]
+        for i in drawn
+    }
     wanted = list(dict.fromkeys([names[0], *(["loss"] if "loss" in names else [])]))
     charts = [chart for metric in wanted for chart in learning_curves(rows, found, drawn, metric)]
     figures = "".join(f"<figure><figcaption>{safe(c.title)}</figcaption>{draw(c)}</figure>" for c in charts)
     several = any(len(row.get("seeds", ())) > 1 for row in rows)
-    seeds = f"<p class='note'>Curves are means over the seeds; bands show {BAND}.</p>" if several else ""
+    means = "Curves are means over the seeds in their common range, or one seed if there is none"
+    seeds = f"<p class='note'>{means}; bands show {BAND}.</p>" if several else ""
     return f'{_legend(rows, drawn)}<div class="row wide">{figures}</div>{seeds}'

@@ -95,7 +95,7 @@ def main() -> None:
     threading.Thread(target=_exit_with_parent, name="parent-watch", daemon=True).start()
     task = unpickled(content)
     sys.argv = task["argv"]  # the run folder records the command line
-    with open(descriptor, "wb", buffering=0) as pipe:
+    with open(descriptor, "wb") as pipe:
         sys.exit(run(task, pipe))
 
 

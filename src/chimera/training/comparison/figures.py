@@ -69,7 +69,9 @@ def run_row(cell: Cell, folder: Path, state: State, reason: str, target: Mapping
     row["metrics"] = {**summary.get("metrics", {}), **instead}
     row |= {key: summary[key] for key in (*SUMMARY_KEYS, *MEASURED, "stopped_by", "lost_workers") if key in summary}
     if target and summary:
-        row |= dict(zip(TARGET_KEYS, _when_reached(folder / cell.name, target, summary["workers"]), strict=True))
+        row |= dict(
+            zip(TARGET_KEYS, _when_reached(safe_path(folder, cell.name), target, summary["workers"]), strict=True)
+        )
     return row
 
 

@@ -34,7 +34,7 @@ class Schedule:
         improvement of the metric that the run monitors (see `Trainer`).
     warm_up : fraction of the steps, 0 to 1, over which the factor rises linearly to 1; default 0.
     final : lower bound of the factor, 0 to 1; default 0.
-    steps : number of steps of the budget; None: not known. Later steps have the factor of the last one.
+    steps : number of steps of the budget; None: not known. After them, ``linear`` and ``cosine`` stay at ``final``.
     gamma, every : options of ``step``. ``every`` counts steps after the warm-up; below 1, it is a fraction of the steps of the
         budget. Default: 0.1, and 0.3 of the steps.
     factors : the factors of ``table``, at least one, each at least 0; the last one remains.

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from chimera.training.tracking.tracker import TRACKERS, Tracked, Tracker
+from chimera.training.tracking.tracker import TRACKERS, RoundTexts, Tracked, Tracker
 
 _PARAMETERS_AT_ONCE = 100
 _METRICS_AT_ONCE = 500
+_MAX_TAG_CHARACTERS = 5000
 _WAIT_S = 2.0
 """Seconds between requests. Rows within this time are sent together: a request costs as much as several rows."""
 
@@ -30,6 +31,7 @@ class MLflow(Tracker):
         self._id = ""
         self._pending: list[Any] = []
         self._sent_s = 0.0
+        self._texts = RoundTexts()
 
     def begin(self, run: Tracked) -> str:
         """Create or continue a run, and record the settings as parameters."""
@@ -56,8 +58,9 @@ class MLflow(Tracker):
             self._send()
 
     def event(self, text: str, round_: int) -> None:
-        """Record the event as a tag."""
-        self._client.set_tag(self._id, f"event.round_{round_}", text[:500])
+        """Record the event in the tag of its round."""
+        texts = self._texts.added(text, round_)
+        self._client.set_tag(self._id, f"event.round_{round_}", texts[:_MAX_TAG_CHARACTERS])
 
     def end(self, summary: Mapping[str, float], files: Mapping[str, Path], *, finished: bool) -> None:
         """Record final figures and files, and end the run."""

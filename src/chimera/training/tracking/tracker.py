@@ -51,6 +51,18 @@ class Tracker(ABC):
         """Record the final figures and files by name, and close the record."""
 
 
+class RoundTexts:
+    """The texts of each round, for libraries that keep only the last text of a name and a round."""
+
+    def __init__(self) -> None:
+        self._texts: dict[int, list[str]] = {}
+
+    def added(self, text: str, round_: int) -> str:
+        """Add a text; return all texts of its round, one a line."""
+        self._texts.setdefault(round_, []).append(text)
+        return "\n".join(self._texts[round_])
+
+
 def trackers_of(given: Sequence[Any]) -> dict[str, Tracker]:
     """Return new trackers by name, from names and tables with options.
 

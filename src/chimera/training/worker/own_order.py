@@ -6,6 +6,7 @@ from typing import Any
 
 from chimera.core.errors import DataError
 from chimera.data.order import OwnOrder, ShardOrder
+from chimera.data.row_labels import class_labels
 
 
 def bound_order(order: Any, dataset: Any, rank: int) -> ShardOrder:
@@ -17,4 +18,4 @@ def bound_order(order: Any, dataset: Any, rank: int) -> ShardOrder:
     """
     if not isinstance(order, OwnOrder):
         raise DataError(f"the reading order of a node's own data must be an OwnOrder, not a {type(order).__name__}")
-    return order.of(len(dataset), rank, dataset.known_labels)
+    return order.of(len(dataset), rank, class_labels(dataset.known_labels))

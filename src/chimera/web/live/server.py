@@ -158,7 +158,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Cut connections that take too long; called about twice a second."""
+        """Cut connections that take too long; called 20 times a second."""
         late = time.monotonic() - _REQUEST_S
         with self._lock:
             slow = [request for request, since_s in self._open.items() if since_s < late]
