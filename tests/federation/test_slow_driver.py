@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 from pathlib import Path
 
@@ -66,3 +67,30 @@ def test_other_drivers_of_a_node_do_not_wait_for_one_that_does_not_read(
             np.testing.assert_array_equal(value, array)
         assert place.hub._relay.drivers[alice.key] is slow.at_hub
         assert "node-0" not in slow.at_hub.missed
+
+
+def test_an_only_driver_that_neither_reads_nor_sends_is_ended_and_not_its_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the hub does not read from the node, whose frames wait for the driver, it cannot know that the node is alive."""
+    monkeypatch.setattr(port, "MAX_QUEUED_BYTES", 1 << 20)
+    with federation(tmp_path, "node-0") as place, place.engine(nodes=["node-0"]) as alice:
+        arrays = [np.full(SIZE, number, np.float32) for number in range(COUNT)]
+        holders = [alice.spawn(Holder, array) for array in arrays]
+        alice.get([holder.keep(0) for holder in holders], LIMIT_S)
+        slow, relay = Slow(place, alice), place.hub._relay
+        node = relay.nodes["node-0"]
+        values = [holder.value() for holder in holders]
+        until(lambda: node.held)
+
+        def let_time_pass() -> None:
+            for member in relay.members():
+                member.last_received_s = -math.inf
+            relay.close_idle()
+
+        place.running_hub._loop.call_soon_threadsafe(let_time_pass)
+        until(lambda: relay.drivers.get(alice.key) is not slow.at_hub)
+        slow.read()  # its connection has ended: it connects again
+        for array, value in zip(arrays, alice.get(values, LIMIT_S), strict=True):
+            np.testing.assert_array_equal(value, array)
+        assert relay.nodes["node-0"] is node

@@ -95,7 +95,9 @@ class Relay:
                 frame = await connection.rest()
                 while member.full is not None:
                     full, member.full = member.full, None
+                    member.held = True
                     await full.room()
+                    member.held, member.last_received_s = False, time.monotonic()
                 self._take(member, frame)
         except DataError as error:
             await member.refuse(f"a frame that is not allowed: {error}")
@@ -243,10 +245,10 @@ class Relay:
         return [*self.nodes.values(), *self.drivers.values()]
 
     def close_idle(self) -> None:
-        """Close the connections that no longer send anything."""
+        """Close the connections that no longer send anything, other than those from which the hub does not read."""
         before_s = time.monotonic() - _IDLE_TIMEOUT_S
         for member in self.members():
-            if member.last_received_s < before_s:
+            if member.last_received_s < before_s and not member.held:
                 member.port.abort()
 
     def runs(self) -> list[SeenRun]:
