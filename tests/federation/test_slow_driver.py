@@ -1,4 +1,4 @@
-"""A driver or node that does not read delays no other one, and gets what it has missed once it reads."""
+"""A driver or node that does not read delays no other one, and gets the frames that it has missed once it reads."""
 
 from __future__ import annotations
 

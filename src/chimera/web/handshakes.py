@@ -77,7 +77,7 @@ def _origin(connection: socket.socket, address: Any) -> Hashable:
     """Return what the connections of one client have in common: a client of IPv6 has all addresses of a network."""
     if connection.family == socket.AF_INET6:
         return socket.inet_pton(socket.AF_INET6, address[0].partition("%")[0])[:8]
-    return address[0] if isinstance(address, tuple) else address
+    return str(address[0] if isinstance(address, tuple) else address)
 
 
 class BoundedListener(socket.socket):
