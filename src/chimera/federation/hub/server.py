@@ -76,7 +76,7 @@ class Hub:
         self._traffic = Traffic(self._note)
         self._relay = Relay(self._traffic, self._renew)
         self._valid: dict[str, tuple[str, str]] = {}
-        self._joining = 0
+        self._joining: dict[Any, None] = {}  # the oldest first
         self._handshakes = bounded_handshakes()
 
     async def run(self, started: Callable[[str], None] = lambda _: None) -> None:
@@ -203,14 +203,15 @@ class Hub:
 
     async def _join(self, connection: Any) -> None:
         """Sign the certificate of a new member that has the code of an invitation."""
-        if self._joining >= _MAX_UNAUTHENTICATED:
-            connection.transport.abort()
-            return
-        self._joining += 1
+        self._joining[connection] = None
+        if len(self._joining) > _MAX_UNAUTHENTICATED:  # silent strangers must keep no new member out
+            oldest = next(iter(self._joining))
+            del self._joining[oldest]
+            oldest.transport.abort()
         try:
             await self._admit(connection)
         finally:
-            self._joining -= 1
+            self._joining.pop(connection, None)
 
     async def _admit(self, connection: Any) -> None:
         await connection.send(messages.pack(messages.Hub(self.authority.pem)))
