@@ -17,6 +17,7 @@ import pytest
 import chimera
 from chimera.core.errors import ConfigurationError, DataError, MissingExtraError, UnknownNameError
 from chimera.inference import models
+from chimera.inference.inputs import queries
 from chimera.inference.models.pipelines import task_of
 from chimera.inference.models.spec import key_of
 from chimera.inference.models.warm_up import warm_up
@@ -429,6 +430,23 @@ def test_a_regression_answers_in_the_units_of_its_targets(tmp_path: Path) -> Non
     assert "has no value in the column 'height'" in texts[0]
     assert "has no value in the column 'colour'" in texts[1]
     assert "it has a missing value" in texts[2]
+
+
+def test_a_column_of_booleans_is_read_as_in_training(tmp_path: Path) -> None:
+    lines = [f"{place % 7},{place % 2 == 0},{place % 7 + 9 * (place % 2)}.5" for place in range(40)]
+    (tmp_path / "a.csv").write_text("height,wide,price\n" + "\n".join(lines) + "\n")
+    run = chimera.train(
+        "sklearn-sgd-regressor",
+        {"name": "csv", "path": str(tmp_path / "a.csv")},
+        engine="simulated",
+        epochs=2,
+        out=tmp_path / "run",
+    )
+    predictor = models.load(models.read(run.run_dir))
+    rows = list(queries(tmp_path / "a.csv"))[:2]
+    assert [row["wide"] for row in rows] == ["True", "False"]
+    texts, numbers = models.answers(predictor, rows), models.answers(predictor, [[0, 1], [1, 0]])
+    assert [each["result"] for each in texts] == [each["result"] for each in numbers]
 
 
 def test_inputs_without_a_column_of_the_model_are_refused_before_they_are_submitted(tmp_path: Path) -> None:

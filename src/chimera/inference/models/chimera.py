@@ -17,6 +17,8 @@ from chimera.models.model import Model
 from chimera.training.artifacts.rebuild import RunSource
 from chimera.training.artifacts.signature import Signature
 
+_BOOLEANS = {"True": 1.0, "TRUE": 1.0, "true": 1.0, "False": 0.0, "FALSE": 0.0, "false": 0.0}
+"""The texts that training reads as numbers in a column of Booleans."""
 _NEEDED = ("experiment.toml", "signature.json", "weights.safetensors")
 
 
@@ -124,7 +126,10 @@ class RunPredictor:
             value = query[column if of_text else feature]
             if value is None:
                 raise DataError(f"the row has no value in the column {column if of_text else feature!r}")
-            row.append(float(str(value) == text) if of_text else value)
+            if of_text:
+                row.append(float(str(value) == text))
+            else:
+                row.append(_BOOLEANS.get(value, value) if isinstance(value, str) else value)
         return row
 
 
