@@ -17,7 +17,7 @@ from chimera.models.model import Model
 from chimera.training.artifacts.rebuild import RunSource
 from chimera.training.artifacts.signature import Signature
 
-_BOOLEANS = {"True": 1.0, "TRUE": 1.0, "true": 1.0, "False": 0.0, "FALSE": 0.0, "false": 0.0}
+_BOOLEANS: dict[str, Any] = {"True": 1.0, "TRUE": 1.0, "true": 1.0, "False": 0.0, "FALSE": 0.0, "false": 0.0}
 """The texts that training reads as numbers in a column of Booleans."""
 _NEEDED = ("experiment.toml", "signature.json", "weights.safetensors")
 
