@@ -62,7 +62,9 @@ class EstimatorWorker(Worker):
         """Return the routes ``/v1/chimera/model/fit`` and ``/v1/chimera/model/predict``."""
         router = plain_router(prefix="/v1/chimera/model", tags=["model"])
 
-        @router.post("/fit", **documented("Fit the model on the worker's own data.", **schemas.FIT, errors=(409, 422)))
+        @router.post(
+            "/fit", **documented("Fit the model on the worker's own data.", **schemas.FIT, errors=(409, 422, 503))
+        )
         async def fit(request: Request) -> Response:
             await in_thread(self._fit_alone, request.app.state.metrics)
             return answer(request, {"fit": "ok"})
