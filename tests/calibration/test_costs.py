@@ -20,11 +20,15 @@ class Worker:
             call.work(samples=10)
         call.coded("int8", "encode", 100)
         call.coded("int8", "decode", 100)
+        call.coded("int8", "reduce", 100)
         call.coded("other", "encode", 100)
 
 
-def test_a_call_takes_the_time_of_its_batches_and_messages():
-    costs = {"seconds_per_message": 1.0, "seconds_per_element": 0.01, "decode_per_element": 0.1}
+@pytest.mark.parametrize(
+    ("reduction", "reduce_s"), [({}, 2.0), ({"reduce_per_message": 4.0, "reduce_per_element": 0.03}, 7.0)]
+)
+def test_a_call_takes_the_time_of_its_batches_and_messages(reduction, reduce_s):
+    costs = {"seconds_per_message": 1.0, "seconds_per_element": 0.01, "decode_per_element": 0.1, **reduction}
     compute = {
         "seconds_per_call": 0.0,
         "seconds_per_sample": 0.0,
@@ -34,7 +38,7 @@ def test_a_call_takes_the_time_of_its_batches_and_messages():
     with Simulated(compute=compute) as engine:
         engine.get(engine.spawn(Worker).run(3))
         row = engine.trace()[-1]
-    assert row.end_s - row.start_s == pytest.approx(3 * 100 + 1 + 1 + 10)
+    assert row.end_s - row.start_s == pytest.approx(3 * 100 + 1 + 1 + 10 + reduce_s)
 
 
 def test_measured_factors_are_drawn_equally_often():
@@ -82,10 +86,12 @@ def test_one_worker_has_no_correlation():
 
 @pytest.mark.long
 def test_the_cost_of_a_codec_is_measured_between_processes():
-    found = codec_costs(["top-k:ratio=0.1", "int8"], [(5, 4), (10,)], rounds=8)
-    assert found.keys() == {"top-k", "int8"}
+    found = codec_costs(["powersgd:rank=1", "int8"], [(5, 4), (10,)], rounds=8, work_s=1e-4)
+    assert found.keys() == {"powersgd", "int8"}
+    assert found["powersgd"].reduce_per_message is not None
+    assert found["int8"].reduce_per_message is None  # the codec has no form for all-reduce
     for cost in found.values():
-        for action in ("encode", "decode"):
+        for action in ("encode", "decode", "reduce"):
             assert 0 <= cost.seconds(action, 1, 30) < 60
 
 

@@ -68,9 +68,13 @@ def test_runs_that_cannot_be_used_are_errors(disguised, virtual_runs):
     rows = [json.loads(line) for line in (folder / "trace").read_text().splitlines()]
     without = [{key: value for key, value in row.items() if key != "samples"} for row in rows]
     (folder / "trace.jsonl").write_text("\n".join(map(json.dumps, without)))
-    with pytest.raises(ConfigurationError, match="no samples"):
+    with pytest.raises(ConfigurationError, match=r"the run '.*' has a trace without samples: times per sample"):
         read_measured(folder)
-    (folder / "summary.json").unlink()
+    summary = folder / "summary.json"
+    summary.write_text(json.dumps({**json.loads(summary.read_text()), "privacy": {"clip": 1.0}}))
+    with pytest.raises(ConfigurationError, match=r"the run '.*' is private, so its trace has no samples: times per"):
+        read_measured(folder)
+    summary.unlink()
     (folder / "experiment.toml").write_text('[engine]\nname = "local"\n')
     with pytest.raises(ConfigurationError, match="did not finish"):
         read_measured(folder)

@@ -88,3 +88,30 @@ def test_a_slow_worker_and_heavy_tails_are_found(tmp_path, seed):
     assert found.slow == {"worker 2": pytest.approx(3.0, rel=0.05)}
     assert found.stragglers.factors[-1] == pytest.approx(8.0, rel=0.1)
     assert found.values["seconds_per_sample"] == pytest.approx(1e-4, rel=0.05)
+
+
+def test_a_target_that_few_rounds_reach_is_predicted(calibrated):
+    few = experiment(target={"accuracy": 0.5}, evaluate_every=1).with_settings(
+        ["strategy.name=fed-avg", "strategy.local_steps=20"]
+    )
+    (found,) = predict(few, calibrated, draws=1, rounds=20)
+    assert found.target_rounds is not None
+    assert found.target_rounds <= 3
+    assert found.rounds == found.target_rounds
+    assert found.target_s == found.seconds
+
+
+def test_a_prediction_neither_writes_checkpoints_by_time_nor_records_runs_in_trackers(calibrated, tmp_path):
+    script, begun = tmp_path / "mine.py", tmp_path / "begun"
+    script.write_text(
+        "import pathlib\n"
+        "from chimera.training.tracking.tracker import Tracker\n"
+        "class Mine(Tracker):\n"
+        "    def begin(self, run):\n"
+        f"        pathlib.Path({str(begun)!r}).touch()\n"
+        "    log = event = end = lambda *_, **__: None\n"
+    )
+    more = {"checkpoint_seconds": 1e-6, "track": [f"{script}:Mine"], "target": {"accuracy": 0.5}}
+    plain, tracked = (predict(experiment(**each), calibrated, draws=1, rounds=20)[0] for each in ({}, more))
+    assert tracked.round_s == plain.round_s
+    assert not begun.exists()

@@ -23,6 +23,7 @@ from chimera.core import call
 from chimera.core.errors import ActorLost, ConfigurationError, RunError
 from chimera.core.message import Encoded
 from chimera.engines.local import Local
+from chimera.engines.local.process import actor_name
 from chimera.engines.local.ring_buffers import CALLS_BYTES, ROWS
 from chimera.engines.shared_memory.memory import BELL_AT, MAX_ACTORS, ROWS_WRITTEN, SLOTS
 from chimera.engines.shared_memory.notifier import Notifier
@@ -58,6 +59,12 @@ class Store:
 
     def echo(self, value: Any) -> Any:
         return value
+
+    def both(self, one: Any, other: Any) -> tuple[Any, Any]:
+        return one, other
+
+    def fail_as(self, name: str) -> None:
+        raise type(name, (Exception,), {})("raised on purpose")
 
     def pid(self) -> int:
         return os.getpid()
@@ -267,6 +274,64 @@ def test_workers_of_the_fork_server_are_light_and_have_one_thread() -> None:
     assert max(shares) < 45 * 2**20
 
 
+def second_fork_raises(folder: Path, error: str) -> str:
+    """Write a module that lets the second fork of its process fail; return its name."""
+    name = f"second_fork_{error.split('(')[0].lower()}"
+    (folder / f"{name}.py").write_text(
+        "import errno, os\n"
+        "fork, left = os.fork, [1]\n"
+        "def limited():\n"
+        "    if not left:\n"
+        f"        raise {error}\n"
+        "    left.pop()\n"
+        "    return fork()\n"
+        "os.fork = limited\n"
+    )
+    return name
+
+
+def test_an_actor_without_a_process_is_lost_and_the_others_continue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    with Local(preload=[second_fork_raises(tmp_path, "OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))")]) as engine:
+        store, refused = engine.spawn(Store), engine.spawn(Store, name="worker 1")
+        with pytest.raises(ActorLost):
+            engine.get(refused.echo(1), timeout_s=30)
+        assert engine.get(store.echo(2), timeout_s=30) == 2
+    told = [line for line in capfd.readouterr().err.splitlines() if "worker 1" in line]
+    assert told == ["worker 1 has no process: [Errno 11] Resource temporarily unavailable; end other processes"]
+
+
+def test_an_error_of_the_fork_server_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    with Local(preload=[second_fork_raises(tmp_path, "ZeroDivisionError('of the server')")]) as engine:
+        actors = [engine.spawn(Store) for _ in range(2)]
+        with pytest.raises(ActorLost):
+            engine.get(actors[1].echo(1), timeout_s=30)
+    assert "ZeroDivisionError: of the server" in capfd.readouterr().err
+
+
+def test_a_child_of_an_imported_module_does_not_end_the_fork_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "with_a_child.py").write_text(
+        "import os\n"
+        "child = os.posix_spawn('/bin/true', ['true'], {})\n"
+        "os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)\n"  # so that the server finds it before any actor
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with Local(preload=["with_a_child"]) as engine:
+        first, second = engine.spawn(Store), engine.spawn(Store)
+        assert engine.get([first.echo(1), second.echo(1)], timeout_s=30) == [1, 1]
+        engine.kill(first)
+        with pytest.raises(ActorLost):
+            engine.get(first.echo(1), timeout_s=30)
+        assert engine.get(second.echo(2), timeout_s=30) == 2
+
+
 @pytest.mark.long
 def test_the_death_of_the_fork_server_is_the_death_of_all() -> None:
     with Local(preload=[]) as engine:
@@ -351,6 +416,32 @@ def test_the_death_of_who_makes_its_argument_wakes_an_actor(engine: Local, tmp_p
     engine.kill(gate)
     with pytest.raises(ActorLost):
         engine.get(refused, timeout_s=30)
+
+
+def test_after_the_death_of_who_makes_one_argument_the_memory_of_the_others_is_used_again(
+    engine: Local, tmp_path: Path
+) -> None:
+    gate, maker, reader = (engine.spawn(Store) for _ in range(3))
+    pipe = tmp_path / "gate"
+    os.mkfifo(pipe)
+    other = maker.make(BIG // 10)
+    refused = reader.both(gate.open_gate(str(pipe)), other)
+    engine.get(maker.echo(1), timeout_s=30)
+    engine.kill(gate)
+    with pytest.raises(ActorLost):
+        engine.get(refused, timeout_s=30)
+    channel, slot = other.channel, other.slot
+    del other
+    assert channel._is_free(slot)
+
+
+def test_a_name_that_is_cut_inside_a_character_is_shown_without_it(engine: Local) -> None:
+    name = "n" + "\N{LATIN SMALL LETTER E WITH ACUTE}" * 300
+    store = engine.spawn(Store, name=name)
+    with pytest.raises(Exception, match="raised on purpose"):
+        engine.get(store.fail_as(name[:20]), timeout_s=30)
+    assert [row.error for row in engine.trace() if row.error.startswith("n")] == [name[:12]]
+    assert actor_name(engine._memory, store._channel.actor) == name[:256]
 
 
 def test_what_a_call_prepares_happens_before_the_next_and_may_fail(engine: Local) -> None:

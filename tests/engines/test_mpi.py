@@ -299,3 +299,29 @@ def test_word_vectors_are_those_of_the_local_engine(name: str, learners: int, pi
     there, here = (load_file(tmp_path / engine / "weights.safetensors") for engine in ("mpi", "local"))
     for tensor in here:
         np.testing.assert_array_equal(there[tensor], here[tensor])
+
+
+@pytest.mark.takes("two processes of a job")
+def test_a_closed_engine_leaves_no_copies_of_arguments_on_other_ranks() -> None:
+    code = """
+import numpy as np
+from chimera.core import call
+from chimera.engines.mpi import Mpi
+
+class Worker:
+    def spin(self):
+        while True:
+            call.current().alive()
+    def echo(self, value):
+        return value
+    def copies(self):
+        return len(call.current().current.rank.store._copies)
+
+with Mpi() as engine:
+    spinning, waiting = engine.spawn(Worker), engine.spawn(Worker)
+    results = [waiting.echo(spinning.spin()), waiting.echo(engine.put(np.zeros(10_000, np.float32)))]
+with Mpi() as engine:
+    print(engine.get(engine.spawn(Worker).copies()))
+"""
+    job = run("mpich", 2, "-c", code)
+    assert (job.returncode, job.stdout.split()) == (0, ["0"]), job.stdout + job.stderr

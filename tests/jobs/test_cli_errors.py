@@ -13,7 +13,9 @@ from tests.jobs.cluster_kit import running
 from typer.testing import CliRunner, Result
 
 from chimera.cli.main import app
+from chimera.core.errors import ConfigurationError
 from chimera.jobs.cluster.folder import ClusterFolder
+from chimera.jobs.supervisor import _check_store
 from chimera.web.folder import TOKEN
 
 EXPERIMENT = """
@@ -53,16 +55,35 @@ def test_the_command_that_starts_a_cluster_can_be_copied_for_a_folder_with_a_spa
     assert shlex.split(command) == ["chimera", "cluster", "up", "--folder", str(place)]
 
 
-def test_an_empty_store_of_jobs_is_damaged_and_left_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("state", ["empty, so it is damaged", "missing"])
+@pytest.mark.parametrize("held", ["jobs/1/run", "files/ab"])
+def test_a_lost_store_of_jobs_is_named_and_no_new_one_takes_its_place(tmp_path: Path, state: str, held: str) -> None:
     folder = ClusterFolder(tmp_path)
     folder.create()
-    store = folder.store
-    store.touch()
+    (tmp_path / held).mkdir(parents=True)
+    if state != "missing":
+        folder.store.touch()
+    with pytest.raises(ConfigurationError, match="the store of jobs .* is " + state):
+        _check_store(folder)  # of 'chimera cluster up'
     for command in (["jobs"], ["fetch", "1"]):
         result = CliRunner().invoke(app, [*command, "--folder", str(tmp_path)])
         assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-        assert result.stderr.startswith(f"error: the store of jobs {store} is empty, so it is damaged: put back a copy")
-    assert store.stat().st_size == 0
+        assert f"the store of jobs {folder.store} is {state}" in result.stderr
+        assert f"put back a copy of it, or move {tmp_path} away" in result.stderr
+    assert folder.store.exists() == (state != "missing")
+    assert state == "missing" or folder.store.stat().st_size == 0
+
+
+def test_an_empty_store_in_a_folder_without_jobs_is_new(tmp_path: Path) -> None:
+    folder = ClusterFolder(tmp_path)
+    folder.create()
+    folder.store.touch()  # a supervisor was killed after it created the file
+    result = CliRunner().invoke(app, ["jobs", "--folder", str(tmp_path)])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "there are no jobs in" in result.stderr
+    assert folder.store.stat().st_size == 0
+    _check_store(folder)
+    assert folder.store.stat().st_size > 0
 
 
 @pytest.mark.sampled(4)

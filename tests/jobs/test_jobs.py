@@ -370,3 +370,22 @@ def test_a_daemon_on_all_interfaces_requires_the_token(tmp_path: Path, monkeypat
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(f"http://127.0.0.1:{options.port}/v1/jobs")
         assert Client(lambda: f"http://127.0.0.1:{options.port}", cluster.folder.token()).jobs() == []
+
+
+@pytest.mark.takes("the daemon waits 5 s for the store, and is restarted")
+def test_a_job_starts_after_another_process_held_the_store_while_it_was_starting(tmp_path: Path) -> None:
+    with running(tmp_path / "cluster", workers=1) as cluster:
+        (worker,), (daemon,) = cluster.pids("worker"), cluster.pids("daemon")
+        psutil.Process(worker).suspend()
+        with contextlib.closing(sqlite3.connect(cluster.folder.store, isolation_level=None)) as other:
+            job = chimera.submit(
+                experiment(tmp_path, rounds=20), cluster=cluster.folder.path, settings=["train.workers=1"]
+            )
+            while job.status["state"] != "starting":
+                pass
+            other.execute("BEGIN IMMEDIATE")  # the commit of the start cannot be recorded
+            psutil.Process(worker).resume()
+            psutil.Process(daemon).wait(PATIENCE_S)
+            other.execute("ROLLBACK")
+        assert job.wait(PATIENCE_S)["state"] == "done"
+        assert "the daemon restarts: the store of jobs" in cluster.folder.log.read_text()

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from tests.jobs.slurm_kit import WAIT_S, Slurm, slurm, until
 from chimera.core.engine import ENGINES
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.jobs.client.handle import JobHandle, client_of, submit
+from chimera.jobs.slurm import client, commands, states
 
 pytestmark = pytest.mark.long
 ROUNDS = 2500
@@ -277,6 +279,91 @@ def compared(*words: object, cwd: Path) -> Any:
     return json.loads(done.stdout)
 
 
+def replace_sbatch(folder: Path, body: str) -> str:
+    """Write a program ``sbatch`` in which ``$SBATCH`` is the real one, and return a search path that begins with it."""
+    program = folder / "bin" / "sbatch"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\nSBATCH={shutil.which('sbatch')}\n{body}\n")
+    program.chmod(0o700)
+    return f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+
+
+def numbers(cluster: Slurm) -> list[str]:
+    """Return Slurm's numbers of the jobs that wait or run."""
+    return cluster.call("squeue", "--noheader", "--format=%i", "--states=PD,R,CF").split()
+
+
+def test_a_submission_whose_answer_is_lost_has_one_job(
+    cluster: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", replace_sbatch(tmp_path, '$SBATCH "$@" >/dev/null; exec sleep 600'))
+    monkeypatch.setattr(commands, "_TIMEOUT_S", 3.0)
+    job = submitted(tmp_path)
+    assert numbers(cluster) == [job.status["slurm"]]
+    job.cancel()
+    job.retry()
+    until(lambda: numbers(cluster) == [job.status["slurm"]])
+    assert job.wait(WAIT_S)["state"] == "done", log_of(tmp_path, job)
+
+
+def test_a_job_that_slurm_accepts_after_the_time_limit_of_sbatch_is_found(
+    cluster: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = tmp_path / "go"
+    late = f'(until [ -e {go} ]; do sleep 0.1; done; $SBATCH "$@") >/dev/null 2>&1 & exec sleep 600'
+    with monkeypatch.context() as slow:
+        slow.setenv("PATH", replace_sbatch(tmp_path, late))
+        slow.setattr(commands, "_TIMEOUT_S", 3.0)
+        with pytest.raises(commands.Unanswered, match=r"job 1: Slurm has not confirmed the submission .*do not submit"):
+            submitted(tmp_path)
+    job = JobHandle(client_of(tmp_path / "jobs"), "1")
+    assert (job.status["state"], job.status["slurm"]) == ("queued", "")
+    with pytest.raises(RunError, match="job 1: a job that is queued cannot be retried"):
+        job.retry()
+    go.touch()
+    until(lambda: job.status["slurm"] != "")
+    assert numbers(cluster) == [job.status["slurm"]]
+    assert job.wait(WAIT_S)["state"] == "done", log_of(tmp_path, job)
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_a_submitter_killed_around_its_submission_leaves_one_job_that_is_known(
+    cluster: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accepted: bool
+) -> None:
+    file = experiment(tmp_path, rounds=100)
+    with monkeypatch.context() as killing:
+        killing.setenv("PATH", replace_sbatch(tmp_path, f'{"$SBATCH" if accepted else ":"} "$@"; kill -9 $PPID'))
+        assert chimera("submit", file, "--slurm", SLURM, "--folder", "jobs", cwd=tmp_path).returncode == -signal.SIGKILL
+    job = JobHandle(client_of(tmp_path / "jobs"), "1")
+    if not accepted:
+        assert (job.status["state"], job.status["slurm"]) == ("queued", "")
+        for module in (client, states):
+            monkeypatch.setattr(module, "CONFIRM_S", 0.0)  # the time is over
+        assert job.status["reason"] == "Slurm has not accepted the job: its submission was interrupted"
+        job.retry()
+    assert len(numbers(cluster)) <= 1
+    row = job.wait(WAIT_S)
+    assert (row["state"], row["attempt"]) == ("done", 1), log_of(tmp_path, job)
+    assert row["slurm"]
+
+
+def test_a_comparison_killed_around_its_submission_waits_for_its_array(
+    cluster: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = ["compare", experiment(tmp_path, rounds=100), "--vary", "codec=identity,int8", "--quiet"]
+    grid += ["--slurm", SLURM, "--out", "there"]
+    with monkeypatch.context() as killing:
+        killing.setenv("PATH", replace_sbatch(tmp_path, '$SBATCH --hold "$@"; kill -9 $PPID'))
+        assert chimera(*grid, cwd=tmp_path).returncode == -signal.SIGKILL
+    array = tmp_path / "there" / "slurm" / "array.json"
+    assert json.loads(array.read_bytes())["slurm"] == ""
+    (number,) = {each.partition("_")[0] for each in numbers(cluster)}
+    cluster.call("scontrol", "release", number)
+    there = compared(*grid, "--resume", cwd=tmp_path)
+    assert json.loads(array.read_bytes())["slurm"] == number
+    assert [run["state"] for run in there["runs"]] == ["finished"] * 2
+
+
 def test_the_commands_work_while_slurm_does_not_answer(
     cluster: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,8 +371,8 @@ def test_the_commands_work_while_slurm_does_not_answer(
     assert job.wait(WAIT_S)["state"] == "done"
     (tmp_path / "empty").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    client = client_of(tmp_path / "jobs")
-    assert [row["state"] for row in client.jobs()] == ["done"]
-    assert "summary.json" in client.fetch(job.id, tmp_path / "mine")
+    reader = client_of(tmp_path / "jobs")
+    assert [row["state"] for row in reader.jobs()] == ["done"]
+    assert "summary.json" in reader.fetch(job.id, tmp_path / "mine")
     with pytest.raises(ConfigurationError, match=r"'sbatch' was not found on .*login node"):
         submitted(tmp_path)

@@ -10,10 +10,14 @@ from tests.jobs.cluster_kit import experiment
 from typer.testing import CliRunner
 
 from chimera.cli.main import app
+from chimera.core.errors import ConflictError, UnavailableError
+from chimera.jobs.client.handle import client_of, submit
 from chimera.jobs.slurm.attempts import Attempts, Mark, read_attempts
-from chimera.jobs.slurm.commands import QueueRow
-from chimera.jobs.slurm.folder import Record, SlurmFolder, SlurmJobFolder
-from chimera.jobs.slurm.states import Found, state_of, state_without_slurm
+from chimera.jobs.slurm.client import SlurmClient
+from chimera.jobs.slurm.commands import QueueRow, accounted_state
+from chimera.jobs.slurm.folder import Ended, Record, SlurmFolder, SlurmJobFolder
+from chimera.jobs.slurm.rows import Queue, confirmed
+from chimera.jobs.slurm.states import CONFIRM_S, Found, state_of, state_without_number, state_without_slurm
 from chimera.jobs.slurm.updates import RunLimits, RunUpdates, last_fraction
 from chimera.jobs.store.records import Submission
 from chimera.jobs.store.states import State
@@ -60,7 +64,7 @@ def listed(state: str, reason: str = "None") -> QueueRow:
             ),
         ),
         (None, FAILED, {"error": "no space"}, Found(State.FAILED, "Slurm job 7: no space")),
-        (None, STARTED, {"accounted": "CANCELLED+"}, Found(State.CANCELLED)),
+        (None, STARTED, {"accounted": "CANCELLED"}, Found(State.CANCELLED)),
         (
             *(None, STARTED, {"accounted": "NODE_FAIL"}),
             Found(State.FAILED, "Slurm job 7: a node failed; a retry resumes from its checkpoint"),
@@ -79,11 +83,70 @@ def test_the_state_follows_from_slurms_queue_and_the_lines_of_the_script(
     assert state_of("7", attempts, row, **{"cancelled": False, "error": "", **given}) == found  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("waited_s", "problem", "cancelled", "state"),
+    [
+        (0.0, "", False, State.QUEUED),
+        (0.0, "", True, State.CANCELLED),
+        (CONFIRM_S, "no answer", False, State.QUEUED),
+        (CONFIRM_S, "", False, State.FAILED),
+    ],
+)
+def test_a_job_that_slurm_has_not_confirmed_fails_only_when_slurm_answers_without_it_for_long(
+    waited_s: float, problem: str, cancelled: bool, state: State
+) -> None:
+    found = state_without_number(waited_s, problem, cancelled=cancelled)
+    assert (found.state, found.certain) == (state, state == State.CANCELLED)
+
+
+@pytest.mark.parametrize(
+    ("queue", "lines", "number"),
+    [
+        ("no answer", "", ""),
+        ({"8": QueueRow("8", "PENDING", "", "None", "chimera-other")}, "", ""),
+        ({"8": QueueRow("8", "PENDING", "", "None", "chimera-1")}, "", "8"),
+        ({}, "start 7 0 100 n1\nend 7 0 110 1\n", ""),  # of the submission before
+        ("no answer", "start 7 0 100 n1\nend 7 0 110 1\nstart 8 0 120 n1\n", "8"),
+    ],
+)
+def test_the_number_of_an_unconfirmed_job_comes_from_the_queue_or_from_the_lines_of_the_script(
+    tmp_path: Path, queue: Queue, lines: str, number: str
+) -> None:
+    home = SlurmJobFolder(tmp_path)
+    home.write_record(Record(slurm="", limits=LIMITS, submitted_s=1.0, since_s=2.0, mark="chimera-1", earlier="7"))
+    (tmp_path / "attempts").write_text(lines)
+    assert confirmed(home, queue).slurm == number
+    assert home.record().slurm == number
+
+
 def test_lines_of_an_earlier_submission_do_not_count() -> None:
     assert state_of("8", RETURNED, None, cancelled=False, error="").state == State.FAILED
     assert state_without_slurm("8", RETURNED, "no answer", cancelled=False) == (State.QUEUED, "no answer", False)
     assert state_without_slurm("7", STARTED, "no answer", cancelled=False) == (State.RUNNING, "no answer", False)
     assert state_without_slurm("7", RETURNED, "no answer", cancelled=False) == Found(State.DONE)
+
+
+def test_the_state_of_a_job_that_a_user_cancelled_is_read_from_the_accounting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accounting = tmp_path / "sacct"
+    accounting.write_text("#!/bin/sh\necho NODE_FAIL\necho 'CANCELLED by 1000'\n")
+    accounting.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert accounted_state("7") == "CANCELLED"
+
+
+def test_follow_shows_the_whole_log_of_an_ended_job_also_its_incomplete_last_line(tmp_path: Path) -> None:
+    folder = SlurmFolder(tmp_path)
+    home = folder.new_job()
+    home.write_submission(Submission(name="digits", user="me"))
+    ended = Ended(State.FAILED, "killed", 3.0)
+    home.write_record(Record(slurm="7", limits=LIMITS, submitted_s=1.0, since_s=2.0, ended=ended))
+    lines = [f"line {number:07}" for number in range(200_000)]  # 2.6 MB; one read returns at most 1 MiB
+    home.log.write_text("\n".join(lines))
+    updates = list(SlurmClient(folder).follow(home.path.name))
+    assert [each["log"] for each in updates if "log" in each] == lines
+    assert updates[-1]["job"]["state"] == State.FAILED
 
 
 def test_damaged_and_incomplete_lines_of_a_script_are_skipped(tmp_path: Path) -> None:
@@ -221,6 +284,39 @@ def test_two_commands_do_not_change_a_job_at_the_same_time(without_slurm: Path) 
         for command in ("retry", "cancel"):
             done = CliRunner().invoke(app, [command, "1", "--folder", str(without_slurm)])
             assert (done.exit_code, done.stdout) == (1, "")
-            assert done.stderr == "error: job 1: another command cancels or retries it now\n"
+            assert done.stderr == "error: job 1: another command submits, cancels or retries it now\n"
     done = CliRunner().invoke(app, ["retry", "1", "--folder", str(without_slurm)])
     assert "was not found on" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("answer", "kept"),
+    [
+        ("echo sbatch: error: Unable to contact slurm controller '(connect failure)' >&2; exit 1", False),
+        ("echo sbatch: error: Batch job submission failed: Socket timed out on send/recv operation >&2; exit 1", True),
+        ("kill -9 $$", True),
+        ("echo accepted", True),
+    ],
+)
+def test_a_job_is_kept_if_slurm_may_have_accepted_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, kept: bool
+) -> None:
+    for name, body in (("sbatch", answer), ("squeue", "exit 0")):
+        command = tmp_path / "bin" / name
+        command.parent.mkdir(exist_ok=True)
+        command.write_text(f"#!/bin/sh\n{body}\n")
+        command.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/bin:/usr/bin")
+    with pytest.raises(UnavailableError) as raised:
+        submit(experiment(tmp_path), cluster=tmp_path / "jobs", slurm="")
+    assert ("job 1: Slurm has not confirmed the submission" in str(raised.value)) == kept
+    rows = [(row["job"], row["state"], row["reason"]) for row in client_of(tmp_path / "jobs").jobs()]
+    assert rows == ([("1", "queued", "Slurm has not confirmed the submission yet")] if kept else [])
+    if kept:
+        with pytest.raises(UnavailableError, match="job 1, after which this one would run: Slurm has not confirmed"):
+            submit(experiment(tmp_path), cluster=tmp_path / "jobs", slurm="", after="1")
+        client = client_of(tmp_path / "jobs")
+        client.cancel("1")
+        assert client.job("1")["state"] == "cancelled"
+        with pytest.raises(ConflictError, match=r"Slurm may still accept its last submission: retry it in [0-9]+ s"):
+            client.retry("1")

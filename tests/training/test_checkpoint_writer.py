@@ -52,8 +52,9 @@ class Signalled(Slow):
 
 
 @pytest.fixture
-def full_disk() -> Iterator[None]:
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A limit of the size of files, which has the effect of a full disk."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # else modules that are imported now would be cut
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
@@ -206,3 +207,18 @@ def test_rows_that_cannot_be_written_to_the_disk_leave_no_checkpoint(tmp_path: P
     with pytest.raises(RunError, match=r"the checkpoint of round 1 cannot be written: .*No space left"):
         writer.finish()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_ends_a_run_with_the_file_and_the_remedy(fit: Fit, request: pytest.FixtureRequest) -> None:
+    fit("before", rounds=1)  # it compiles what the other run needs
+    request.getfixturevalue("full_disk")
+    with pytest.raises(RunError, match=r"trace.jsonl cannot be written: .*; free some space and resume"):
+        fit(rounds=200, evaluate_every=1000, log_every=4)
+
+
+def test_after_a_failed_write_all_files_are_closed(tmp_path: Path, full_disk: None) -> None:
+    history = History(tmp_path)
+    with pytest.raises(RunError, match="cannot be written"):
+        history.add_metrics({"a": "b" * 6000})
+    history.close()
+    assert all(file.closed for file in history._files.values())

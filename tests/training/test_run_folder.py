@@ -40,6 +40,15 @@ def test_runs_of_one_name_are_numbered_and_resumed_from_the_newest(
     assert RunFolder.choose(None, "dig", resume=False).path == Path("runs/dig")
 
 
+def test_a_folder_that_ends_in_a_digit_of_no_number_is_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("digits", "digits-\N{SUPERSCRIPT TWO}"):
+        finish(RunFolder(Path("runs") / name, False))
+    assert RunFolder.choose(None, "digits", resume=False).path == Path("runs/digits-2")
+
+
 def test_a_path_as_resume_is_refused(fit: Fit) -> None:
     with pytest.raises(
         ConfigurationError, match=r"give the folder of the run as out, such as out='runs/a', resume=True"

@@ -129,6 +129,22 @@ def test_code_by_path_runs_only_if_the_caller_trusts_the_folder(fit: Fit, factor
     assert torch.equal(loaded.weight, run.model.weight)
 
 
+def test_extra_state_of_a_module_is_left_out_and_its_lack_is_one_line(fit: Fit, tmp_path: Path) -> None:
+    file = tmp_path / "counting.py"
+    file.write_text(
+        "from torch import nn\n\n\nclass Counting(nn.Linear):\n"
+        "    def get_extra_state(self):\n        return {'calls': 3}\n\n"
+        "    def set_extra_state(self, state):\n        self.calls = state['calls']\n\n\n"
+        "def counting(input_shape, outputs):\n    return Counting(*input_shape, outputs)\n"
+    )
+    run = fit(model=f"{file}:counting", rounds=2)
+    assert safetensors.torch.load_file(run.run_dir / "weights.safetensors").keys() == {"weight", "bias"}
+    lack = r'does not hold the weights of this model: .*Missing key.*"_extra_state"'
+    with pytest.raises(ConfigurationError, match=lack) as caught:
+        chimera.load(run.run_dir, trust_code=True)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_model_without_a_name_is_loaded_as_the_error_says(tied: chimera.Run) -> None:
     with pytest.raises(ConfigurationError, match="was a Python object") as error:
         chimera.load(tied.run_dir)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from chimera.calibration.codec_cost import codec_costs, codec_starts, shapes_of
+from chimera.calibration.codec_cost import codec_costs, codec_starts, shapes_of, work_of
 from chimera.calibration.estimates import PARAMETERS, Point
 from chimera.calibration.fit import Fit
 from chimera.calibration.measured_run import IN_MEMORY, Floats, MeasuredRun, read_measured
@@ -130,7 +130,7 @@ def calibrate(
         stragglers=fit.stragglers,
         spread=fit.spread(values),
         slow=fit.slow,
-        codecs=codec_costs(codecs, shapes, workers),
+        codecs=codec_costs(codecs, shapes, workers, work_s=work_of(runs)),
         codec_starts=starts_s,
         sources=[_source(run) for run in runs],
         warnings=fit.warnings(values),

@@ -2,8 +2,9 @@
 
 Workers and a server exchange vectors with the tensors of a run's model on the engine `local`, first without and then with the
 codec. Each message is encoded right after its vector was written, described, copied and opened, and decoded by another process.
-Between messages, each worker computes products of matrices as large as those of a layer with so many weights, which replace the
-codec's data in the caches. A measurement of one vector after another in one process would lack this time.
+Between messages, each worker computes products of matrices as large as those of a layer with so many weights, for as long as
+the workers of the runs computed. They replace the codec's data in the caches, and the scheduler moves processes as in a run.
+With shorter computations, a codec added half of the time that it added to real rounds.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ import contextlib
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
+from chimera.calibration.codec_exchange import Coded, Sender
 from chimera.calibration.measured_run import MeasuredRun, columns, until_received
 from chimera.codecs.codec import CODECS
-from chimera.core import call
-from chimera.core.engine import Group
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.parameters import Layout
 from chimera.core.safe_path import safe_path
@@ -32,39 +33,22 @@ from chimera.training.comparison.variation import Choice, read_variations
 from chimera.training.experiment.resolve import preload_of
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.server.parameter_shard import ParameterShard
-from chimera.training.worker.exchange import Exchange
 
-ROUNDS, _REPEATS = 40, 3
+ROUNDS, _REPEATS, _STARTS = 40, 7, 3
 _MAX_ELEMENTS, _MAX_WORKERS = 1 << 21, 4
 """The longest measured vector, since times of longer vectors are on the same line; and the largest number of workers."""
-_VECTORS, _SAMPLES = 2, 64
+_MAX_WORK_S = 0.01
+"""The longest computation between messages: after it, the caches have none of the codec's data, and all processes wait."""
 
-Coded: TypeAlias = tuple[str, Mapping[str, Any]]
 Shapes: TypeAlias = Sequence[Sequence[int]]
 _PLAIN: Coded = "identity", {}
 
 
-class Sender:
-    """A worker that sends vectors of noise in place of gradients."""
-
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
-
-    def exchange(self, rounds: int, group: Group, layout: Layout, codec: Coded) -> None:
-        """Receive weights, compute, write a vector, and send it encoded, ``rounds`` times."""
-        size, side = layout.size, math.isqrt(layout.size)
-        exchange = Exchange(layout, codec, seed=self._rank)
-        rng = np.random.default_rng(self._rank)
-        noise = rng.normal(size=(_VECTORS, size)).astype(np.float32)
-        weights, vector = np.empty(size, np.float32), call.empty(size)
-        inputs, product = rng.random((_SAMPLES, side), np.float32), np.empty((side, side), np.float32)
-        for number in range(rounds):
-            began_s = call.now()
-            exchange.load(list(group.receive([0]).values()), weights)
-            np.matmul(inputs.T, inputs @ weights[: side**2].reshape(side, side), out=product)
-            np.copyto(vector, noise[number % _VECTORS])
-            group.send({0: exchange.packed(vector)[0]})
-            call.record("gradient", began_s)
+def work_of(runs: Sequence[MeasuredRun]) -> float:
+    """Return the seconds that the workers of these runs computed between messages: the mean of the runs' medians."""
+    calls = [[run.training_calls(worker).after_warm_up().work_s for worker in run.workers] for run in runs]
+    medians = [float(np.median(np.concatenate(each))) for each in calls if each]
+    return float(np.mean(medians)) if medians else 0.0
 
 
 def shapes_of(run: MeasuredRun) -> Shapes:
@@ -86,7 +70,9 @@ def _doubled(shape: Sequence[int]) -> list[int]:
     return [*(2 * length for length in shape[:2]), *shape[2:]]
 
 
-def codec_costs(texts: Sequence[str], shapes: Shapes, workers: int = 2, rounds: int = ROUNDS) -> dict[str, CodecCost]:
+def codec_costs(
+    texts: Sequence[str], shapes: Shapes, workers: int = 2, rounds: int = ROUNDS, work_s: float = 0.0
+) -> dict[str, CodecCost]:
     """Measure codecs, each a name with options such as ``top-k:ratio=0.01``; return their costs by name.
 
     Parameters
@@ -94,6 +80,7 @@ def codec_costs(texts: Sequence[str], shapes: Shapes, workers: int = 2, rounds: 
     shapes : shapes of the tensors in a message.
     workers : processes that encode at the same time; at most 4 are started.
     rounds : messages of each worker in one measurement.
+    work_s : seconds that a worker computes between two messages with such tensors; at most 0.01 count.
 
     Raises
     ------
@@ -103,16 +90,14 @@ def codec_costs(texts: Sequence[str], shapes: Shapes, workers: int = 2, rounds: 
         return {}
     codecs, layouts = _codecs(texts), (_layout(shapes), _layout([_doubled(shape) for shape in shapes]))
     with _engine(codecs) as engine:
-        measure, _ = _exchanges(engine, layouts, min(max(workers, 1), _MAX_WORKERS), rounds)
-        # Codecs alternate, so that other load of the machine affects all of them.
-        parts = [{(codec[0], place): measure(codec, place) for codec in codecs for place in range(len(layouts))}
+        exchanges = _Exchanges(engine, layouts, workers, rounds, work_s)
+        # Codecs alternate, and each is compared with the identity measured beside it: the machine's speed changes.
+        parts = [[[exchanges.measure(codec, place)[:3] for place in range(len(layouts))] for codec in codecs]
                  for _ in range(_REPEATS)]  # fmt: skip
-    medians = {key: np.median([each[key] for each in parts], axis=0) for key in parts[0]}
+    seconds = np.array(parts)  # shape (repeats, codecs, layouts, actions)
+    added_s = np.maximum(np.median(seconds - seconds[:, :1], axis=0), 0.0)
     sizes = [layout.size for layout in layouts]
-    return {
-        name: _cost(sizes, [medians[name, place] - medians["identity", place] for place in range(len(layouts))])
-        for name, _ in codecs[1:]
-    }
+    return {name: _cost(sizes, added_s[number]) for number, (name, _) in enumerate(codecs) if number}
 
 
 def codec_starts(texts: Sequence[str], shapes: Shapes, workers: int = 2, *, preloaded: bool = True) -> dict[str, float]:
@@ -127,10 +112,12 @@ def codec_starts(texts: Sequence[str], shapes: Shapes, workers: int = 2, *, prel
         return {}
     codecs, found = _codecs(texts), defaultdict[str, list[float]](list)
     with _engine(codecs if preloaded else ()) as engine:
-        for _, codec in itertools.product(range(_REPEATS), codecs):
-            exchange, actors = _exchanges(engine, [_layout(shapes)], min(max(workers, 1), _MAX_WORKERS), rounds=1)
-            found[codec[0]].append(exchange(codec, 0)[2])
-            for actor in actors:  # otherwise the processes of all measurements would be in memory until the last one
+        for _, codec in itertools.product(range(_STARTS), codecs):
+            exchanges = _Exchanges(engine, [_layout(shapes)], workers, rounds=1)
+            found[codec[0]].append(exchanges.exchange(codec, 0)[2])
+            for (
+                actor
+            ) in exchanges.actors:  # otherwise the processes of all measurements would be in memory until the last one
                 engine.kill(actor)
     plain_s = np.median(found[_PLAIN[0]])
     return {name: max(float(np.median(found[name]) - plain_s), 0.0) for name, _ in codecs[1:]}
@@ -163,46 +150,87 @@ def _of(choice: Choice) -> Coded:
     return str(choice.value), {key: value for key, value in (choice.options or {}).items() if key != "downlink"}
 
 
-def _exchanges(
-    engine: Local, layouts: Sequence[Layout], workers: int, rounds: int
-) -> tuple[Callable[[Coded, int], tuple[float, float, float]], list[Any]]:
-    """Start a server for each layout, and workers. Return a function that measures a codec, and these actors.
+class _Exchanges:
+    """Workers, and a server for each layout.
 
-    The function takes a codec and the place of a layout. It returns the median seconds of a worker's round, of the server's
-    round for each message, and the seconds of all rounds.
+    Parameters
+    ----------
+    workers : number of workers; at most 4 are started.
+    rounds : messages of each worker in one measurement.
+    work_s : seconds between two messages of the first layout; at most 0.01 count.
     """
-    senders = [engine.spawn(Sender, rank, name=f"worker {rank}") for rank in range(workers)]
-    servers, groups = [], []
-    for place, layout in enumerate(layouts):
-        weights, name = np.zeros(layout.size, np.float32), f"server {place}"
-        servers.append(engine.spawn(ParameterShard, weights, layout, optimizer=OptimizerSettings(), name=name))
-        groups.append(engine.group([servers[-1], *senders]))
 
-    def measure(codec: Coded, place: int) -> tuple[float, float, float]:
-        pending = [sender.exchange(rounds, groups[place], layouts[place], codec) for sender in senders]
-        pending.append(servers[place].serve(rounds, groups[place], range(1, workers + 1), first=0, fresh=True))
-        while pending:  # without this check, the others would wait forever for a worker that fails
-            done, pending = engine.wait(pending)
-            engine.get(done)
-        found = columns(engine.trace())
+    def __init__(
+        self, engine: Local, layouts: Sequence[Layout], workers: int, rounds: int, work_s: float = 0.0
+    ) -> None:
+        self._engine, self._layouts, self._rounds = engine, layouts, rounds
+        count = min(max(workers, 1), _MAX_WORKERS)
+        self._senders = [engine.spawn(Sender, rank, name=f"worker {rank}") for rank in range(count)]
+        self._servers = [_server(engine, layout, f"server {place}") for place, layout in enumerate(layouts)]
+        self._groups = [engine.group([server, *self._senders]) for server in self._servers]
+        self._group = engine.group(self._senders)
+        work_s = min(work_s, _MAX_WORK_S)
+        self._products = min(self._all([sender.products(layouts[0].size, work_s) for sender in self._senders]))
+        engine.trace()
+
+    @property
+    def actors(self) -> list[Any]:
+        """All workers and servers."""
+        return [*self._servers, *self._senders]
+
+    def measure(self, codec: Coded, place: int) -> tuple[float, float, float]:
+        """Return the median seconds of a worker's round, of the server's round for each message, and of a reduction.
+
+        The last one is NaN if the codec has no form for all-reduce.
+        """
+        return (*self.exchange(codec, place)[:2], self._reduce(codec, place))
+
+    def exchange(self, codec: Coded, place: int) -> tuple[float, float, float]:
+        """Return the first two values of `measure`, and the seconds of all rounds."""
+        arguments, count = (self._groups[place], self._layouts[place], codec, self._products), len(self._senders)
+        calls = [sender.exchange(self._rounds, *arguments) for sender in self._senders]
+        calls.append(self._servers[place].serve(self._rounds, arguments[0], range(1, count + 1), first=0, fresh=True))
+        self._all(calls)
+        found = columns(self._engine.trace())
         [updates] = (calls for (_, name), calls in found.items() if name == "update")
         sent = [until_received(calls, updates) for (_, name), calls in found.items() if name == "gradient"]
         worker_s, server_s = (
             float(np.mean([np.median(each.after_warm_up().work_s) for each in calls])) for calls in (sent, [updates])
         )
-        return worker_s, server_s / workers, float(updates.end_s.max() - min(calls.start_s.min() for calls in sent))
+        return worker_s, server_s / count, float(updates.end_s.max() - min(calls.start_s.min() for calls in sent))
 
-    return measure, [*servers, *senders]
+    def _reduce(self, codec: Coded, place: int) -> float:
+        if CODECS.create(*codec).reduction() is None:
+            return np.nan
+        arguments = self._rounds, self._group, self._layouts[place], codec, self._products
+        return float(np.mean(self._all([sender.reduce(*arguments) for sender in self._senders])))
+
+    def _all(self, refs: Sequence[Any]) -> list[Any]:
+        """Return the values of calls that wait for each other; raise the error of the first one that fails."""
+        pending = list(refs)
+        while pending:  # without this check, the others would wait forever for an actor that fails
+            done, pending = self._engine.wait(pending)
+            self._engine.get(done)
+        values: list[Any] = self._engine.get(refs)
+        return values
 
 
-def _cost(sizes: Sequence[int], seconds: Sequence[Any]) -> CodecCost:
-    """Return the costs whose lines go through the times that a codec adds at two numbers of elements."""
-    (fixed, each), (decode_fixed, decode_each) = (_line(sizes, [max(s[part], 0.0) for s in seconds]) for part in (0, 1))
+def _server(engine: Local, layout: Layout, name: str) -> Any:
+    weights = np.zeros(layout.size, np.float32)
+    return engine.spawn(ParameterShard, weights, layout, optimizer=OptimizerSettings(), name=name)
+
+
+def _cost(sizes: Sequence[int], added_s: NDArray[np.float64]) -> CodecCost:
+    """Return the costs whose lines go through the times that a codec adds at two numbers of elements, shape (2, actions)."""
+    (fixed, each), (decode_fixed, decode_each) = (_line(sizes, seconds) for seconds in added_s.T[:2])
+    reduce_fixed, reduce_each = (None, None) if np.isnan(added_s).any() else _line(sizes, added_s.T[2])
     return CodecCost(
         seconds_per_message=fixed,
         seconds_per_element=each,
         decode_per_message=decode_fixed,
         decode_per_element=decode_each,
+        reduce_per_message=reduce_fixed,
+        reduce_per_element=reduce_each,
     )
 
 

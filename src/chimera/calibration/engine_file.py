@@ -77,7 +77,10 @@ def engine_table(calibration: Calibration, values: dict[str, float] | None = Non
     if calibration.slow:
         compute["slow"] = dict(calibration.slow)
     if calibration.codecs:
-        compute["codecs"] = {name: asdict(cost) for name, cost in calibration.codecs.items()}
+        compute["codecs"] = {
+            name: {key: value for key, value in asdict(cost).items() if value is not None}
+            for name, cost in calibration.codecs.items()
+        }
     network: dict[str, Any] = {
         "latency_s": values["latency_s"],
         "bandwidth_bytes_s": 1 / byte_s if byte_s else math.inf,

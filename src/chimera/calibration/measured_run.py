@@ -222,10 +222,8 @@ def read_measured(run_dir: str | os.PathLike[str], *, allow_simulated: bool = Fa
     run = MeasuredRun(files, calls, tuple(notes))
     if not run.workers:
         private = files.summary.get("privacy") or files.experiment.get("train", {}).get("privacy")
-        reason = " of a private run" if private else ""
-        raise ConfigurationError(
-            f"the trace{reason} of {where[4:]} has no samples: times per sample cannot be computed"
-        )
+        has_none = "is private, so its trace has no samples" if private else "has a trace without samples"
+        raise ConfigurationError(f"{where} {has_none}: times per sample cannot be computed")
     if len(run.round_ends()) <= WARM_UP + 2:
         raise ConfigurationError(f"{where} has too few rounds: train for at least a hundred")
     if len(run.seconds_of_rounds()[0]) <= WARM_UP:

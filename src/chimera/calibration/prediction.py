@@ -166,11 +166,11 @@ class _Predictor:
         target_rounds = None
         if train.get("target"):
             engine = self._engine(experiment, dict(self._calibration.values), slowdown, self._seed)
-            run = complete(experiment, engine)
-            if run.stopped_by == "target":
-                target_rounds = total = run.rounds
+            ended_after, stopped_by = complete(experiment, engine)
+            if stopped_by == "target":
+                target_rounds = total = ended_after
             else:
-                notes.append(f"the target was not reached: the run was stopped by {run.stopped_by}")
+                notes.append(f"the target was not reached: the run was stopped by {stopped_by}")
         return Predicted(
             cell=cell.label if cell.settings else "",
             settings=cell.settings,

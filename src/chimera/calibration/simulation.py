@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,13 @@ from chimera.calibration.measured_run import Floats, read_measured
 from chimera.calibration.still_model import StillFactory
 from chimera.core.errors import ConfigurationError
 from chimera.report.run_files import finite
+from chimera.training.artifacts.result import Run
 from chimera.training.experiment.experiment import Experiment
 from chimera.training.plugin import named
 
 _LIMITS = "epochs", "rounds", "max_seconds", "max_bytes", "target", "patience"
+_LEFT_OUT = frozenset((*_LIMITS, "checkpoint_seconds", "faults", "keep", "monitor"))
+"""Settings of a run that would end or interrupt the rounds of `time_only`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,9 +31,6 @@ class Simulated:
     rounds_s : the seconds of rounds that no evaluation interrupted.
     bytes_up, bytes_down : bytes of a round, of all workers.
     epochs : epochs of a round.
-    evaluations : evaluations of the model.
-    rounds : the number of rounds.
-    stopped_by : the limit that ended the run.
     has_servers : whether the run has parameter servers.
     """
 
@@ -38,9 +38,6 @@ class Simulated:
     bytes_up: float
     bytes_down: float
     epochs: float
-    evaluations: int
-    rounds: int
-    stopped_by: str
     has_servers: bool
 
 
@@ -53,33 +50,38 @@ def time_only(experiment: Experiment, engine: Mapping[str, Any], rounds: int) ->
     tables = experiment.tables
     if not isinstance(tables["model"], str | Mapping):
         raise ConfigurationError('a prediction needs a model by name: a table [model] with name = "..."')
-    train = {key: value for key, value in tables["train"].items() if key not in (*_LIMITS, "faults", "keep", "monitor")}
+    train = {key: value for key, value in tables["train"].items() if key not in _LEFT_OUT}
     total = 2 * rounds if engine.get("servers_in_groups") else rounds
     train |= {"rounds": total, "log_every": total, "evaluate_every": 10 * total, "checkpoint_every": 10 * total}
     name, options = named(tables["model"])
-    found = _run(Experiment({**tables, "train": train, "engine": engine}), model=StillFactory(name, options))
-    return replace(found, rounds_s=found.rounds_s[-rounds:])
-
-
-def complete(experiment: Experiment, engine: Mapping[str, Any]) -> Simulated:
-    """Simulate an experiment with all its arithmetic, to its end."""
-    return _run(Experiment({**experiment.tables, "engine": engine}))
-
-
-def _run(experiment: Experiment, **overrides: Any) -> Simulated:
-    with tempfile.TemporaryDirectory(prefix="chimera-predict-") as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        run = experiment.trainer(out=Path(folder) / "run", **overrides).fit()
+    still = StillFactory(name, options)
+    with _folder() as folder:
+        run = _run(Experiment({**tables, "train": train, "engine": engine}), folder, model=still)
         measured = read_measured(run.run_dir, allow_simulated=True)
-        last = measured.files.metrics[-1]
-        rounds = int(last["round"])
-        return Simulated(
-            measured.seconds_of_rounds()[0],
-            finite(last["bytes_up"]) / rounds,
-            finite(last["bytes_down"]) / rounds,
-            finite(last["epoch"]) / rounds,
-            sum("loss" in row for row in measured.files.metrics),
-            rounds,
-            str(measured.files.summary.get("stopped_by", "")),
-            measured.has_servers,
-        )
+    last = measured.files.metrics[-1]
+    count = int(last["round"])
+    return Simulated(
+        measured.seconds_of_rounds()[0][-rounds:],
+        finite(last["bytes_up"]) / count,
+        finite(last["bytes_down"]) / count,
+        finite(last["epoch"]) / count,
+        measured.has_servers,
+    )
+
+
+def complete(experiment: Experiment, engine: Mapping[str, Any]) -> tuple[int, str]:
+    """Simulate an experiment with all its arithmetic, to its end; return the number of rounds and the limit that ended it."""
+    with _folder() as folder:
+        run = _run(Experiment({**experiment.tables, "engine": engine}), folder)
+    return run.cost.rounds, run.stopped_by
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="chimera-predict-")
+
+
+def _run(experiment: Experiment, folder: str, **overrides: Any) -> Run:
+    """Run an experiment. Trackers do not record it: it is not a run of the user."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return experiment.trainer(out=Path(folder) / "run", track=(), **overrides).fit()

@@ -104,7 +104,7 @@ def work(*, samples: int = 0, elements: int = 0, effort: float | None = None) ->
 
 
 def coded(codec: str, action: str, elements: int) -> None:
-    """Declare that the running call has encoded or decoded (``action``) a vector of ``elements`` as a message of ``codec``."""
+    """Declare that the running call has encoded, decoded or reduced (``action``) a vector of ``elements`` with a codec."""
     done = _actor_context.work
     if done.coded is None:
         done.coded = {}

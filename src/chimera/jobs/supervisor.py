@@ -241,6 +241,7 @@ def _listen_for_workers(folder: ClusterFolder) -> socket.socket:
 
 def _check_store(folder: ClusterFolder) -> None:
     """Raise the error of a store that no daemon could use, instead of restarting the daemon forever."""
+    folder.check_store()
     with contextlib.closing(Store(folder.store)) as store:
         store.jobs()
 

@@ -84,7 +84,12 @@ class ForkServer:
         actor = request["spawn"]
         parent = os.getpid()
         with blocked_stop_signals():
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError as error:  # of limits of processes or memory: the other actors continue
+                sys.stderr.write(f"{request['name']} has no process: {error}; end other processes\n")
+                self._send_report({"actor": actor, "status": None})
+                return
             if pid == 0:
                 self._become_actor(actor, request, parent)
         self._actors[pid] = actor
@@ -116,7 +121,9 @@ class ForkServer:
     def _reap(self) -> None:
         for pid, status in exited_children():
             self._disturbances.forget(pid)
-            self._send_report({"actor": self._actors.pop(pid), "status": os.waitstatus_to_exitcode(status)})
+            actor = self._actors.pop(pid, None)
+            if actor is not None:  # else the child of an imported module
+                self._send_report({"actor": actor, "status": os.waitstatus_to_exitcode(status)})
 
 
 def _prepare_process(threads: int, parent: int) -> None:
@@ -143,6 +150,8 @@ def run(options: dict[str, Any]) -> NoReturn:
     server = ForkServer(control, requests, options["memory"])
     try:
         server.serve()
+    except BaseException:  # it would be lost: the process exits below
+        sys.excepthook(*sys.exc_info())
     finally:
         server.end()
         os._exit(0)

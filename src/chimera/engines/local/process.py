@@ -27,7 +27,7 @@ from chimera.engines.shared_memory.memory import (
     fence,
 )
 from chimera.engines.shared_memory.notifier import Notifier
-from chimera.engines.shared_memory.result_slots import publish, read_value, write_value
+from chimera.engines.shared_memory.result_slots import count_done, publish, read_value, write_value
 from chimera.engines.shared_memory.values import Packed
 
 SPIN_S = 20e-6  # seconds of polling for the next call; also in the driver
@@ -183,10 +183,15 @@ class ActorProcess:
         Each value is opened as it arrives, so that little work is left after the last arrival.
         """
         values, arrived, failure = [], 0, None
-        for actor, slot, generation, number in arguments:
+        for position, (actor, slot, generation, number) in enumerate(arguments, start=1):
             region = self._memory.region(actor)
             if not region.ready(slot, generation):
-                self._await(region, slot, generation, number)
+                try:
+                    self._await(region, slot, generation, number)
+                except FailedArgumentError:
+                    for other, later, *_ in arguments[position:]:  # they are not read: their slots can be reused
+                        count_done(self._memory.region(other), later, self._memory.me)
+                    raise
                 self._there_s = time.monotonic()
             fence()
             if actor != self._memory.me:
@@ -209,7 +214,7 @@ class ActorProcess:
             known, {region.actor: number + 1}, 0
         )  # a value rarely arrives within such a short time
         if not region.ready(slot, generation):
-            lost = ActorLost(f"{actor_name(self._memory, region.actor)} died before its result stood")
+            lost = ActorLost(f"{actor_name(self._memory, region.actor)} died before its result was ready")
             raise FailedArgumentError(Failure(lost, self._name, "argument"))
 
     def _call(self, method: str, returns: int | None, args: Any, kwargs: Any) -> list[Any]:
@@ -244,4 +249,4 @@ def _arranged(
 
 def actor_name(memory: Memory, actor: int) -> str:
     """Return the name that the driver gave an actor."""
-    return bytes(memory.region(actor).bytes[NAME_AT : NAME_AT + NAME_BYTES]).rstrip(b"\0").decode()
+    return bytes(memory.region(actor).bytes[NAME_AT : NAME_AT + NAME_BYTES]).rstrip(b"\0").decode(errors="ignore")

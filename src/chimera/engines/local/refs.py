@@ -96,7 +96,7 @@ class Channel(ResultSlots):
             transfer_s=transfer,
             wait_s=wait,
             samples=samples,
-            error=error.rstrip(b"\0").decode(),
+            error=error.rstrip(b"\0").decode(errors="ignore"),
         )
 
 

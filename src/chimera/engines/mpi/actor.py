@@ -80,8 +80,7 @@ class HostedActor:
         enter_thread(self.context)
         try:
             limit_threads_of_process(self._threads)
-            while (queued := self._queue.get()) is not None and not self.dead:
-                self.running = queued[0]
+            while (queued := self._queue.get()) is not None and self._begins(queued[0]):
                 self._serve(*queued)
                 del queued
                 self.running = None
@@ -95,6 +94,13 @@ class HostedActor:
             self._target = None
             self.context.close()
             close_for_threads()
+
+    def _begins(self, call: Call) -> bool:
+        """Record the call that runs now; return False if the actor is dead, so that the arguments have been given back."""
+        with self._rank.changed:
+            if not self.dead:
+                self.running = call
+            return not self.dead
 
     def _serve(self, call: Call, slots: list[StoredValue]) -> None:
         context = self.context

@@ -98,14 +98,20 @@ class Rank:
         with self.changed:
             if actor.dead:
                 return
-            actor.abandon()
-            for call in actor.calls.values():
-                if call is not actor.running:
-                    self.give_back(call)
+            for call in self._abandon(actor):
                 self._lose(actor, call, death_cause)
-            actor.calls.clear()
             for rank in range(self.messenger.size):
                 self.messenger.send(rank, (messages.DEAD, actor.context.actor, actor.name))
+
+    def _abandon(self, actor: HostedActor) -> list[Call]:
+        """End an actor's thread; return its calls that have not ended. Only the running one keeps its arguments, for now."""
+        actor.abandon()
+        calls = list(actor.calls.values())
+        actor.calls.clear()
+        for call in calls:
+            if call is not actor.running:
+                self.give_back(call)
+        return calls
 
     def wake(self, context: MpiContext) -> None:
         """Wake the thread of an actor, wherever it waits."""
@@ -264,7 +270,7 @@ class Rank:
             self._early.pop(actor, None)
             host = self.actors.pop(actor, None)
             if host is not None and not host.dead:
-                host.abandon()
+                self._abandon(host)
             if self.messenger.rank != DRIVER:  # its engines report deaths after they were closed, too
                 self.dead.pop(actor, None)
         self.store.drop_actors(actors)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -121,13 +121,6 @@ class Incoming:
         self._spare = (self._lent + self._spare)[:_KEPT_BUFFERS]
         self._lent = []
 
-    def cancel(self) -> None:
-        """Drop a message that will not be complete."""
-        for request in [*(self._requests or ()), *([self._head[0]] if self._head else ())]:
-            request.Cancel()
-            request.Free()
-        self._head = self._requests = None
-
     def _begin_arrays(self, block: bytearray) -> list[Any]:
         if self._reuse:
             self.release()  # a sender waits for an answer before its next message, in this group or another one
@@ -157,8 +150,3 @@ class Incoming:
         memory = aligned(nbytes) if found is None else self._spare.pop(found)
         self._lent = [*self._lent[1 - _KEPT_BUFFERS :], memory]
         return memory
-
-
-def until_complete(requests: list[Any]) -> Callable[[], bool]:
-    """Return a function that tests whether all requests are complete."""
-    return lambda: bool(MPI.Request.Testall(requests))

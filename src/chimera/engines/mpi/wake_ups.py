@@ -135,7 +135,10 @@ class _Words:
         except (OSError, ValueError):
             os.close(fd)
             return None
-        return words if words.token == token else None
+        if words.token != token:  # another file has this number by now
+            words.close_file()
+            return None
+        return words
 
     def close_file(self) -> None:
         os.close(self._fd)

@@ -172,7 +172,7 @@ class Channel:
                 transfer_s=moved_s + arriving_s,
                 wait_s=waited_s,
                 samples=samples,
-                error=error.rstrip(b"\0").decode(),
+                error=error.rstrip(b"\0").decode(errors="ignore"),
             )
         )
 

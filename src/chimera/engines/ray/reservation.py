@@ -181,7 +181,7 @@ class Reservations:
             left.remove(reserved_place)
             while not _stands(reserved_place):
                 if time.monotonic() >= deadline:
-                    raise TimeLimitError(f"the places of {what} do not stand: {asked_and_free([self.bundle(each)])}")
+                    raise TimeLimitError(f"the places of {what} are not ready: {asked_and_free([self.bundle(each)])}")
                 time.sleep(_CHECK_INTERVAL_S)
         return missing
 
@@ -216,7 +216,7 @@ def asked_and_free(bundles: Sequence[Mapping[str, float]]) -> str:
         _amount(name, f"{_number(name, free.get(name, 0.0))} of {_number(name, total.get(name, 0.0))}")
         for name in names
     ]
-    return f"asked {', '.join(requested)}; free {', '.join(left)}"
+    return f"requested {', '.join(requested)}; free {', '.join(left)}"
 
 
 def _fits(bundles: Sequence[Mapping[str, float]]) -> bool:

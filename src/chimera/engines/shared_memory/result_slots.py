@@ -162,7 +162,7 @@ def copy_value(memory: Memory, actor: int, slot: int, generation: int) -> Any:
     block = memory.block(actor, *region.slots[at + OFFSET : at + NBYTES + 1]).copy()
     fence()
     if region.slots[at + GENERATION] != generation or region.slots[at + DROPPED] == generation:
-        raise ActorLost("an argument went because this actor was given up")
+        raise ActorLost("an argument was removed, because the driver counts this actor as dead")
     return unpack(block, None)
 
 

@@ -151,7 +151,7 @@ class Call:
     @property
     def ready(self) -> bool:
         """Whether all its arguments are computed."""
-        for call in self.inputs:  # noqa: SIM110 - this is on the hot path, where a generator costs more than it says
+        for call in self.inputs:  # noqa: SIM110 - called very often, and a generator is slower
             if call.end_s == math.inf:
                 return False
         return True

@@ -57,7 +57,7 @@ class DriverWaits:
                 arrives_s = max(arrives_s, ref.arrivals.get(self._driver, arrives_s))
             if arrives_s > deadline_s:
                 scheduler.now_s = deadline_s
-                raise TimeLimitError(f"{call.method!r} of {call.node.name} was not there within {timeout_s} s")
+                raise TimeLimitError(f"{call.method!r} of {call.node.name} did not end within {timeout_s} s")
             if arrives_s == math.inf:
                 raise self._deadlock([ref])
             scheduler.now_s = max(scheduler.now_s, arrives_s)

@@ -25,17 +25,13 @@ class OfflineJobs:
 
     Raises
     ------
-    ConfigurationError : the cluster never had a job, or its store is empty.
+    ConfigurationError : the cluster never had a job, or its store was lost.
     """
 
     def __init__(self, folder: ClusterFolder) -> None:
-        if not folder.store.is_file():
+        folder.check_store()
+        if not folder.store.is_file() or not folder.store.stat().st_size:
             raise ConfigurationError(f"there are no jobs in {folder.path}: {folder.up!r} starts a cluster there")
-        if not folder.store.stat().st_size:
-            raise ConfigurationError(
-                f"the store of jobs {folder.store} is empty, so it is damaged: put back a copy of it, or remove it to begin "
-                "without its jobs"
-            )
         self._folder = folder
 
     def jobs(self) -> list[dict[str, Any]]:

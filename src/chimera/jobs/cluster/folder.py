@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from chimera.core.address import host_in_url
+from chimera.core.errors import ConfigurationError
 from chimera.core.private import make_folder, opener
 from chimera.web.folder import Folder, lock_holder, try_lock
 
@@ -75,6 +76,25 @@ class ClusterFolder(Folder):
     def store(self) -> Path:
         """SQLite file of the store."""
         return self.path / "jobs.sqlite"
+
+    def check_store(self) -> None:
+        """Check that the store was not lost: a new one would give the numbers, and so the runs, of the old jobs to new jobs.
+
+        Without jobs in the folder, an empty file is a store whose creation was interrupted.
+
+        Raises
+        ------
+        ConfigurationError : the store is missing or empty, and the folder has files of jobs.
+        """
+        exists = self.store.is_file()
+        if exists and self.store.stat().st_size:
+            return
+        if any(any((self.path / name).glob("*")) for name in ("jobs", "files")):
+            state = "is empty, so it is damaged" if exists else "is missing, and the folder has files of jobs"
+            raise ConfigurationError(
+                f"the store of jobs {self.store} {state}: put back a copy of it, or move {self.path} away to begin without "
+                "its jobs"
+            )
 
     @property
     def files(self) -> Path:

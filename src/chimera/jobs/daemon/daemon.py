@@ -74,7 +74,7 @@ class Daemon:
         self.store = Store(folder.store)
         self.wait_reasons: dict[str, str] = {}
         self.problem = ""
-        self._disk_full: NoSpaceError | None = None
+        self._failure: Exception | None = None
         self._limits = limits
         self._queue_settings = QueueSettings(workers_per_user=options.limit_per_user or 0)
         self._starts: dict[str, AttemptStart] = {}
@@ -146,11 +146,14 @@ class Daemon:
             self._wake_event.clear()
             try:
                 with self._lock:
-                    if self._disk_full is not None:
-                        raise self._disk_full
+                    if self._failure is not None:
+                        raise self._failure
                     self._step()
             except NoSpaceError as error:
                 self._await_space(error)
+            except ChimeraError as error:  # as below; for example, another process holds the store
+                log(f"the daemon restarts: {error}")
+                os._exit(1)
             except Exception:  # exit instead of hanging: the next daemon resumes from the store
                 sys.excepthook(*sys.exc_info())
                 os._exit(1)
@@ -318,6 +321,7 @@ class Daemon:
             self._execute(start, start.worker_lost(name, "its process was killed"))
         self._wake_event.set()
 
-    def disk_is_full(self, error: NoSpaceError) -> None:
+    def event_failed(self, error: Exception) -> None:
         """Raise the error in the next step of the daemon's loop, in the loop's thread."""
-        self._disk_full = error
+        self._failure = self._failure or error
+        self._wake_event.set()

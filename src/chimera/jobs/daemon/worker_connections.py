@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Container, Set
+import time
+from collections.abc import Container, Iterator, Set
 from typing import Any, Protocol
 
 import msgspec
 
-from chimera.core.errors import NoSpaceError
 from chimera.jobs.cluster.connection import Connection, Hello, connection_to_worker
+from chimera.jobs.cluster.log import log
 from chimera.jobs.scheduling.messages import ToCoordinator, ToWorker
+
+_RETRY_S = 1.0  # until the system may have files or threads again
 
 
 class WorkerEvents(Protocol):
@@ -27,8 +30,8 @@ class WorkerEvents(Protocol):
     def worker_disconnected(self, name: str) -> None:
         """Handle the end of a worker's connection."""
 
-    def disk_is_full(self, error: NoSpaceError) -> None:
-        """Handle a disk that became full while an event was handled. This call does not hold the lock."""
+    def event_failed(self, error: Exception) -> None:
+        """Handle an error of one of the other methods. This call does not hold the lock."""
 
 
 class WorkerConnections:
@@ -71,38 +74,57 @@ class WorkerConnections:
                 connection.send(message)
 
     def accept(self) -> None:
-        """Accept workers until the process ends."""
-        while True:
-            own, _ = self._listener.accept()
-            threading.Thread(
-                target=self._serve, args=(connection_to_worker(own),), name="chimera worker", daemon=True
-            ).start()
+        """Accept workers until the listener is closed. Errors, such as too many open files, are logged; it is tried again."""
+        while self._listener.fileno() >= 0:
+            try:
+                self._accept_one()
+            except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
+                log(f"the daemon cannot accept a worker: {error}; it is tried again")
+                time.sleep(_RETRY_S)
+
+    def _accept_one(self) -> None:
+        own, _ = self._listener.accept()
+        try:
+            connection = connection_to_worker(own)
+            threading.Thread(target=self._serve, args=(connection,), name="chimera worker", daemon=True).start()
+        except BaseException:
+            own.close()
+            raise
 
     def _serve(self, connection: Connection[Hello | ToCoordinator]) -> None:
         try:
             self._receive(connection)
-        except NoSpaceError as error:
-            self._events.disk_is_full(error)
+        except Exception as error:  # the state of the daemon may be inconsistent
+            self._events.event_failed(error)
 
     def _receive(self, connection: Connection[Hello | ToCoordinator]) -> None:
         """Handle the messages of a worker until its connection ends."""
         name = ""
         try:
-            while True:
-                for message in connection.receive():
-                    with self._lock:
-                        if isinstance(message, Hello):
-                            name = message.name
-                            self._connections[name], self.workers[name] = connection, message
-                            self._events.worker_connected(message)
-                        else:
-                            self._events.worker_message(name, message)
-                        self.silent.discard(name)
-        except (EOFError, msgspec.MsgspecError):
-            pass
+            for message in _messages(connection):
+                with self._lock:
+                    if isinstance(message, Hello):
+                        name = message.name
+                        self._connections[name], self.workers[name] = connection, message
+                        self._events.worker_connected(message)
+                    else:
+                        self._events.worker_message(name, message)
+                    self.silent.discard(name)
         finally:
             connection.close()
             with self._lock:
                 if self._connections.get(name) is connection:
                     del self._connections[name], self.workers[name]
                     self._events.worker_disconnected(name)
+
+
+def _messages(connection: Connection[Hello | ToCoordinator]) -> Iterator[Hello | ToCoordinator]:
+    """Yield the messages of a worker until its connection ends, or until one is invalid."""
+    while True:
+        try:
+            yield from connection.receive()
+        except EOFError:
+            return
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            log(f"a worker sent an invalid message, and is disconnected: {error}")
+            return

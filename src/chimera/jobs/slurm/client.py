@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from chimera.core.errors import ChimeraError, ConfigurationError, ConflictError, UnavailableError
+from chimera.core.errors import ChimeraError, ConfigurationError, ConflictError, RunError, UnavailableError
 from chimera.core.private import write
 from chimera.jobs.client.offline import copy_run
 from chimera.jobs.client.protocol import await_end
@@ -22,11 +23,10 @@ from chimera.jobs.slurm.folder import Record, SlurmFolder, SlurmJobFolder, copy_
 from chimera.jobs.slurm.options import SlurmOptions
 from chimera.jobs.slurm.rows import PATIENCE_S, POLL_S, QUEUE_S, Queue, ask, record_end, row_in_list, row_of_job
 from chimera.jobs.slurm.script import job_script, launch_of, options_in
-from chimera.jobs.slurm.states import Found, has_ended
-from chimera.jobs.slurm.updates import RunLimits, RunUpdates
+from chimera.jobs.slurm.states import CONFIRM_S, Found, has_ended
+from chimera.jobs.slurm.updates import RunLimits, RunUpdates, updates_and_lines
 from chimera.jobs.store.records import Submission
 from chimera.jobs.store.states import TERMINAL, Event, State, next_state
-from chimera.training.progress.callback import Event as RunEvent
 
 _NOT_ON_SLURM = "jobs on Slurm have no"
 
@@ -62,7 +62,7 @@ class SlurmClient:
         Raises
         ------
         ConfigurationError : the job cannot run on Slurm, or Slurm refuses it. No file of it is kept.
-        UnavailableError : Slurm does not answer.
+        UnavailableError : Slurm does not answer. If it may have accepted the job, the job is listed.
         """
         commands.require_slurm()
         submission = submission.checked()
@@ -72,23 +72,71 @@ class SlurmClient:
             raise ConfigurationError(f"{_NOT_ON_SLURM} priorities of Chimera: use --slurm qos=NAME or partition=NAME")
         after = [number for job in submission.after if (number := self._still_awaited(job))]
         home = self._folder.new_job()
-        number = ""
         try:
-            limits = self._prepare(home, submission, sources)
-            number = commands.submit(home.script, options_in(home.script.read_text()), after=after)
-            now_s = time.time()
-            home.write_record(Record(slurm=number, limits=limits, submitted_s=now_s, since_s=now_s))
+            limits, now_s = self._prepare(home, submission, sources), time.time()
+            record = Record(slurm="", limits=limits, submitted_s=now_s, since_s=now_s, mark=commands.new_mark())
+            home.write_record(record)
         except BaseException:
-            if number:
-                commands.cancel(number)
             shutil.rmtree(home.path, ignore_errors=True)
             raise
+        with home.changing():
+            self._start(home, record, lambda: shutil.rmtree(home.path, ignore_errors=True), after=after)
         return home.path.name
+
+    def _start(
+        self,
+        home: SlurmJobFolder,
+        record: Record,
+        undo: Callable[[], None],
+        *,
+        after: Sequence[str] = (),
+        behind: str = "",
+    ) -> None:
+        """Submit the script of a job whose record, with the mark, is written already: this process may be killed.
+
+        Parameters
+        ----------
+        undo : called if Slurm has not accepted the job.
+        after, behind : see `commands.submit`.
+        """
+        number = ""
+        try:
+            number = self._submitted(home, record, after=after, behind=behind)
+            home.write_record(msgspec.structs.replace(record, slurm=number))
+        except commands.Unanswered:
+            raise
+        except (ConfigurationError, UnavailableError):
+            undo()
+            raise
+        except BaseException:  # Ctrl-C, or a full disk: Slurm may have the job
+            with contextlib.suppress(OSError):
+                home.cancelled.touch(0o600)  # a job that Slurm starts later ends at once
+            with contextlib.suppress(ChimeraError):
+                if number := number or commands.number_of(record.mark, commands.queue()):
+                    commands.cancel(number)
+            raise
+
+    def _submitted(self, home: SlurmJobFolder, record: Record, *, after: Sequence[str], behind: str) -> str:
+        """Submit the script, and return Slurm's number, also if only the answer of Slurm was lost."""
+        options = options_in(home.script.read_text())
+        try:
+            return commands.submit(home.script, options, record.mark, after=after, behind=behind)
+        except commands.Unanswered as error:
+            queue = ask()
+            if not isinstance(queue, str) and (number := commands.number_of(record.mark, queue)):
+                return number
+            raise commands.Unanswered(
+                f"job {home.path.name}: Slurm has not confirmed the submission ({error}): do not submit the job again; "
+                f"'chimera jobs' shows within {CONFIRM_S / 60:g} minutes whether Slurm has it"
+            ) from error
 
     def jobs(self) -> list[dict[str, Any]]:
         """Return a row for each job."""
-        queue = ask()
-        return [row_in_list(self._folder.job(job), queue) for job in self._folder.jobs()]
+        queue, rows = ask(), []
+        for job in self._folder.jobs():
+            with contextlib.suppress(ConfigurationError, FileNotFoundError):  # Slurm has just refused it
+                rows.append(row_in_list(self._folder.job(job), queue))
+        return rows
 
     def job(self, job: str) -> dict[str, Any]:
         """Return the row of a job."""
@@ -121,7 +169,8 @@ class SlurmClient:
         record = home.record()
         home.cancelled.touch(0o600)  # first, so that a script that is about to requeue the job does not train again
         try:
-            commands.cancel(record.slurm)
+            if record.slurm:
+                commands.cancel(record.slurm)
         except ChimeraError:
             home.cancelled.unlink(missing_ok=True)
             home.write_record(record)
@@ -138,11 +187,34 @@ class SlurmClient:
     def _retry(self, home: SlurmJobFolder) -> None:
         self._check(home, Event.RETRY)
         record, queue = home.record(), commands.queue()
+        left_s = record.since_s + CONFIRM_S - time.time()
+        if not record.slurm and left_s > 0:
+            raise ConflictError(
+                f"job {home.path.name}: Slurm may still accept its last submission: retry it in {left_s:.0f} s"
+            )
+        was_cancelled = home.cancelled.exists()
+
+        def undo() -> None:
+            if was_cancelled:  # a script that Slurm requeues must not train
+                home.cancelled.touch(0o600)
+            home.write_record(record)
+
         home.allow_again()
-        row = queue.get(record.slurm)
+        row, last = queue.get(record.slurm), home.attempts.last
         behind = record.slurm if row is not None and not has_ended(row) else ""
-        number = commands.submit(home.script, options_in(home.script.read_text()), behind=behind)
-        home.write_record(msgspec.structs.replace(record, slurm=number, since_s=time.time(), ended=None))
+        if behind:
+            with contextlib.suppress(RunError):  # if it was cancelled before Slurm confirmed it, it could still start
+                commands.cancel(behind)
+        again = msgspec.structs.replace(
+            record,
+            slurm="",
+            since_s=time.time(),
+            ended=None,
+            mark=commands.new_mark(),
+            earlier=last.job if last else "",
+        )
+        home.write_record(again)
+        self._start(home, again, undo, behind=behind)
 
     def follow(self, job: str, *, from_start: bool = True) -> Iterator[dict[str, Any]]:
         """Yield the updates of a job until it ends: ``{"job": row}``, ``{"log": line}`` or ``{"told": update}``.
@@ -170,9 +242,7 @@ class SlurmClient:
             attempts = started
             row = row_of_job(home, queue)
             ended = row["state"] in TERMINAL
-            yield from _told(updates)
-            for line in log.lines(last=ended):
-                yield {"log": line.decode("utf-8", "replace")}
+            yield from updates_and_lines(updates, log, ended=ended)
             if (state := (row["state"], row["reason"], row["attempt"])) != shown:
                 shown = state
                 if ended and row["state"] == State.DONE and (summary := updates.summary()) is not None:
@@ -215,6 +285,8 @@ class SlurmClient:
         row = self.job(job)
         if row["state"] in (State.FAILED, State.CANCELLED):
             raise ConflictError(f"job {job}, after which this one would run, is {row['state']}: retry it first")
+        if row["state"] != State.DONE and not row["slurm"]:
+            raise UnavailableError(f"job {job}, after which this one would run: {row['reason']}")
         return "" if row["state"] == State.DONE else str(row["slurm"])
 
     def _check(self, home: SlurmJobFolder, event: Event) -> None:
@@ -223,11 +295,3 @@ class SlurmClient:
             next_state(State(row_of_job(home, commands.queue())["state"]), event)
         except ConflictError as error:
             raise ConflictError(f"job {home.path.name}: {error}") from None
-
-
-def _told(updates: RunUpdates) -> Iterator[dict[str, Any]]:
-    """Yield the new updates in the folder of the run."""
-    if (begin := updates.begins()) is not None:
-        yield {"told": {"start": msgspec.to_builtins(begin)}}
-    for each in updates.new():
-        yield {"told": {"event" if isinstance(each, RunEvent) else "progress": msgspec.to_builtins(each)}}

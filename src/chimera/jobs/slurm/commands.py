@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import socket
 import subprocess
@@ -17,7 +18,8 @@ from chimera.core.private import UMASK
 from chimera.web.folder import TOKEN
 
 _TIMEOUT_S = 60.0
-_NO_CONTROLLER = ("unable to contact slurm controller", "socket timed out", "connection refused", "i/o error")
+_NO_CONTROLLER = ("unable to contact slurm controller", "connection refused")
+_NO_ANSWER = ("socket timed out", "i/o error", "zero bytes were transmitted")
 _PREFIX = re.compile(r"^(?:sbatch|squeue|scancel|sacct|slurm_load_jobs): ?|\b(?:error|fatal): ?")
 _KEPT_VARIABLES = {  # defaults of a user for options that the script does not set
     "SBATCH_ACCOUNT": "account",
@@ -31,6 +33,10 @@ _KEPT_VARIABLES = {  # defaults of a user for options that the script does not s
 }
 
 
+class Unanswered(UnavailableError):  # noqa: N818 - the request, not the answer, has arrived
+    """A command of Slurm had no answer; Slurm may have executed it."""
+
+
 class QueueRow(Struct, frozen=True):
     """A job as ``squeue`` lists it, also some minutes after its end.
 
@@ -39,12 +45,14 @@ class QueueRow(Struct, frozen=True):
     id : Slurm's number of the job, ``12`` or, of a task of an array, ``12_3``.
     state, reason : in Slurm's words.
     nodes : names of its nodes, in Slurm's short form.
+    mark : the mark of its submission, see `new_mark`.
     """
 
     id: str
     state: str
     nodes: str
     reason: str
+    mark: str = ""
 
 
 def require_slurm() -> None:
@@ -57,22 +65,35 @@ def require_slurm() -> None:
     _path("sbatch")
 
 
-def submit(script: Path, set_options: Sequence[str], *, after: Sequence[str] = (), behind: str = "") -> str:
+def new_mark() -> str:
+    """Return a mark for one submission. Slurm keeps it as the comment of the job, by which `number_of` finds the job."""
+    return f"chimera-{secrets.token_hex(8)}"
+
+
+def number_of(mark: str, queue: Mapping[str, QueueRow]) -> str:
+    """Return Slurm's number of the job or array that was submitted with a mark; empty if the queue does not list it."""
+    return next((row.id.partition("_")[0] for row in queue.values() if row.mark == mark), "")
+
+
+def submit(script: Path, set_options: Sequence[str], mark: str, *, after: Sequence[str] = (), behind: str = "") -> str:
     """Submit a batch script and return Slurm's number of the job.
 
     Parameters
     ----------
     set_options : names of the options that the script sets; the user's variables for these are ignored.
+    mark : mark of this submission.
     after : jobs that must have succeeded before. If one fails, Slurm cancels this job.
     behind : job that must have ended before; empty for none.
 
     Raises
     ------
     ConfigurationError : Slurm refuses the job, or is not installed here.
-    UnavailableError : Slurm does not answer.
+    UnavailableError : Slurm cannot be reached.
+    Unanswered : Slurm may have accepted the job.
     """
     dependencies = [*(f"afterok:{job}" for job in after), *([f"afterany:{behind}"] if behind else [])]
-    words = [f"--dependency={','.join(dependencies)}", "--kill-on-invalid-dep=yes"] if dependencies else []
+    words = [f"--comment={mark}"]
+    words += [f"--dependency={','.join(dependencies)}", "--kill-on-invalid-dep=yes"] if dependencies else []
     try:
         answer = _run("sbatch", "--parsable", *words, str(script), env=_environment(set_options))
     except RunError as error:
@@ -81,7 +102,7 @@ def submit(script: Path, set_options: Sequence[str], *, after: Sequence[str] = (
         raise ConfigurationError(f"Slurm refuses the job: {error}") from error
     number = answer.strip().partition(";")[0]  # the name of the cluster may follow
     if not (number.isascii() and number.isdigit()):
-        raise RunError(f"sbatch answers {answer.strip()[:200]!a}, which is not the number of a job")
+        raise Unanswered(f"sbatch answers {answer.strip()[:200]!a}, which is not the number of a job")
     return number
 
 
@@ -94,10 +115,10 @@ def queue() -> dict[str, QueueRow]:
     UnavailableError : Slurm does not answer.
     """
     try:
-        answer = _run("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%T|%N|%r")
+        answer = _run("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%T|%N|%r|%k")
     except RunError as error:
         raise UnavailableError(f"Slurm does not answer: {error}") from error
-    rows = [QueueRow(*parts) for line in answer.splitlines() if len(parts := line.strip().split("|", 3)) == 4]
+    rows = [QueueRow(*parts) for line in answer.splitlines() if len(parts := line.strip().split("|", 4)) == 5]
     return {row.id: row for row in rows}
 
 
@@ -118,7 +139,7 @@ def accounted_state(job: str) -> str:
         answer = _run("sacct", "--noheader", "--parsable2", "--allocations", "--format=State", f"--jobs={job}")
     except (RunError, ConfigurationError):
         return ""
-    return (answer.split() or [""])[-1]
+    return (answer.splitlines() or [""])[-1].partition(" ")[0]  # "CANCELLED by 1000"
 
 
 def _run(program: str, *words: str, env: Mapping[str, str] | None = None) -> str:
@@ -129,11 +150,13 @@ def _run(program: str, *words: str, env: Mapping[str, str] | None = None) -> str
             timeout=_TIMEOUT_S, check=False, env=env, umask=UMASK,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
-        raise UnavailableError(f"{program} has not answered for {_TIMEOUT_S:g} s") from error
+        raise Unanswered(f"{program} has not answered for {_TIMEOUT_S:g} s") from error
     if done.returncode == 0:
         return done.stdout
     lines = [_PREFIX.sub("", line.strip()) for line in done.stderr.splitlines() if line.strip()]
     message = "; ".join(dict.fromkeys(lines))[:500] or f"{program} ended with exit code {done.returncode}"
+    if done.returncode < 0 or any(sign in message.lower() for sign in _NO_ANSWER):
+        raise Unanswered(message)
     if any(sign in message.lower() for sign in _NO_CONTROLLER):
         raise UnavailableError(message)
     raise RunError(message)

@@ -49,7 +49,9 @@ class Record(Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    slurm : Slurm's number of the job; a retry has another one.
+    slurm : Slurm's number of the job; a retry has another one. It is empty until Slurm has confirmed the submission.
+    mark : mark of the last submission.
+    earlier : Slurm's number in the last line of the script before the last submission; empty if there was none.
     limits : for its progress.
     submitted_s, since_s : time of the first submission, and of the last one, which may be a retry.
     ended : its final state, once it was observed.
@@ -60,6 +62,8 @@ class Record(Struct, frozen=True, kw_only=True):
     submitted_s: float
     since_s: float
     ended: Ended | None = None
+    mark: str = ""
+    earlier: str = ""
 
 
 class SlurmJobFolder(JobFolder):
@@ -129,7 +133,7 @@ class SlurmJobFolder(JobFolder):
         except OSError:  # the file system has no locks, such as Lustre without the mount option `flock`
             lock = -1
         if lock is None:
-            raise ConflictError(f"job {self.path.name}: another command cancels or retries it now")
+            raise ConflictError(f"job {self.path.name}: another command submits, cancels or retries it now")
         try:
             yield
         finally:

@@ -19,7 +19,7 @@ from chimera.jobs.slurm.folder import SlurmJobFolder, copy_files, resolved, writ
 from chimera.jobs.slurm.options import SlurmOptions
 from chimera.jobs.slurm.rows import PATIENCE_S, POLL_S, QUEUE_S, Queue, ask, found_state
 from chimera.jobs.slurm.script import Launch, array_script, launch_of, options_in
-from chimera.jobs.slurm.states import has_ended
+from chimera.jobs.slurm.states import CONFIRM_S, has_ended
 from chimera.jobs.slurm.updates import RunLimits, RunUpdates
 from chimera.jobs.store.states import TERMINAL, State
 from chimera.training.comparison.grid import Cell
@@ -33,10 +33,19 @@ _ARRAY = "array.json"
 
 
 class Array(Struct, frozen=True):
-    """A submitted array: Slurm's number, and the names of its cells by index."""
+    """A submitted array.
+
+    Attributes
+    ----------
+    slurm : Slurm's number; empty until Slurm has confirmed the submission.
+    cells : names of its cells by index.
+    mark, at_s : mark and time of the submission.
+    """
 
     slurm: str
     cells: tuple[str, ...]
+    mark: str = ""
+    at_s: float = 0.0
 
     def number(self, cell: str) -> str:
         """Return Slurm's number of a cell."""
@@ -82,9 +91,19 @@ class SlurmCells:
         names, script = tuple(cell.name for cell in cells), cells_folder / "array.sh"
         text = array_script(cells_folder, cells_folder.parent, names, cells_folder.parent.name, self._options, launch)
         write(script, text.encode())
-        array = Array(commands.submit(script, options_in(text)), names)
-        write_atomically(cells_folder / _ARRAY, msgspec.json.encode(array))
-        return array
+        array = Array("", names, commands.new_mark(), time.time())
+        _write(cells_folder, array)  # before, so that '--resume' finds the array if this process is killed
+        try:
+            number = commands.submit(script, options_in(text), array.mark)
+        except commands.Unanswered as error:
+            raise commands.Unanswered(
+                f"Slurm has not confirmed the submission ({error}): the same command with --resume waits for the runs, or "
+                "submits them if Slurm has not accepted them"
+            ) from error
+        except (ConfigurationError, UnavailableError):
+            (cells_folder / _ARRAY).unlink()
+            raise
+        return _numbered(cells_folder, array, number)
 
     def _prepare(self, cell: Cell, cells_folder: Path) -> Launch:
         """Write the files of a cell, and return how it is started."""
@@ -173,8 +192,28 @@ def _unfinished(cells_folder: Path) -> Array | None:
     except msgspec.DecodeError as error:
         raise ConfigurationError(f"{cells_folder / _ARRAY} cannot be read: {error}; choose another folder") from error
     queue = commands.queue()
+    if not array.slurm:
+        number, left_s = commands.number_of(array.mark, queue), array.at_s + CONFIRM_S - time.time()
+        if not number and left_s > 0:
+            raise UnavailableError(
+                f"Slurm may still accept the runs in {cells_folder}: repeat this command in {left_s:.0f} s"
+            )
+        if not number:
+            return None
+        array = _numbered(cells_folder, array, number)
     rows = [queue[number] for cell in array.cells if (number := array.number(cell)) in queue]
     return array if any(not has_ended(row) for row in rows) else None
+
+
+def _numbered(cells_folder: Path, array: Array, number: str) -> Array:
+    """Write and return an array with the number that Slurm gave it."""
+    array = msgspec.structs.replace(array, slurm=number)
+    _write(cells_folder, array)
+    return array
+
+
+def _write(cells_folder: Path, array: Array) -> None:
+    write_atomically(cells_folder / _ARRAY, msgspec.json.encode(array))
 
 
 def _common(launches: Sequence[Launch]) -> Launch:

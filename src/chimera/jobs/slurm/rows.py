@@ -12,8 +12,8 @@ from chimera.core.errors import ConfigurationError, DataError, UnavailableError
 from chimera.jobs.slurm import commands
 from chimera.jobs.slurm.attempts import Attempts
 from chimera.jobs.slurm.commands import QueueRow
-from chimera.jobs.slurm.folder import Ended, SlurmJobFolder
-from chimera.jobs.slurm.states import Found, state_of, state_without_slurm
+from chimera.jobs.slurm.folder import Ended, Record, SlurmJobFolder
+from chimera.jobs.slurm.states import Found, state_of, state_without_number, state_without_slurm
 from chimera.jobs.slurm.updates import last_fraction
 from chimera.jobs.store.records import Job, Submission, row_of
 from chimera.jobs.store.states import ACTIVE, TERMINAL, State
@@ -56,11 +56,11 @@ def row_of_job(home: SlurmJobFolder, queue: Queue) -> dict[str, Any]:
     ------
     DataError : a file of the job is damaged.
     """
-    submission, record, attempts = home.submission(), home.record(), home.attempts
+    submission, record, attempts = home.submission(), confirmed(home, queue), home.attempts
     if record.ended is not None:
         found, since_s = Found(State(record.ended.state), record.ended.reason), record.ended.at_s
     else:
-        found = found_state(home, record.slurm, attempts, queue)
+        found = found_state(home, record.slurm, attempts, queue, record.since_s)
         last = attempts.last
         began = found.state == State.RUNNING and last is not None and last.job == record.slurm
         since_s = last.at_s if began and last is not None else record.since_s
@@ -81,9 +81,31 @@ def row_of_job(home: SlurmJobFolder, queue: Queue) -> dict[str, Any]:
     return {**row_of(job), "slurm": record.slurm}
 
 
-def found_state(home: SlurmJobFolder, number: str, attempts: Attempts, queue: Queue) -> Found:
-    """Return the state of the job that has the number ``number`` in Slurm."""
+def confirmed(home: SlurmJobFolder, queue: Queue) -> Record:
+    """Return the record of a job, with Slurm's number as soon as the queue or the lines of the script have it."""
+    record, last = home.record(), home.attempts.last
+    if record.slurm:
+        return record
+    number = "" if isinstance(queue, str) else commands.number_of(record.mark, queue)
+    if not number and last is not None and last.job != record.earlier:
+        number = last.job
+    if number:
+        record = msgspec.structs.replace(record, slurm=number)
+        home.write_record(record)
+    return record
+
+
+def found_state(home: SlurmJobFolder, number: str, attempts: Attempts, queue: Queue, submitted_s: float = 0.0) -> Found:
+    """Return the state of the job that has the number ``number`` in Slurm.
+
+    Parameters
+    ----------
+    submitted_s : time of its submission, used while the number is empty.
+    """
     cancelled = home.cancelled.exists()
+    if not number:
+        problem = queue if isinstance(queue, str) else ""
+        return state_without_number(time.time() - submitted_s, problem, cancelled=cancelled)
     if isinstance(queue, str):
         return state_without_slurm(number, attempts, queue, cancelled=cancelled)
     row = queue.get(number)

@@ -9,6 +9,8 @@ from chimera.jobs.slurm.commands import QueueRow
 from chimera.jobs.store.states import State
 
 _WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
+CONFIRM_S = 300.0
+"""Time after a submission without an answer until Slurm has listed the job, or has not accepted it, in seconds."""
 _KILLED = 137  # exit code of a shell for a process that SIGKILL ended
 _ENDS = {
     "BOOT_FAIL": "its nodes did not boot",
@@ -50,7 +52,7 @@ def state_of(
     code = attempts.exit_code if last is not None and last.job == number else None
     if code == 0:
         return Found(State.DONE)
-    state = row.state if row is not None else accounted.rstrip("+")
+    state = row.state if row is not None else accounted
     if state in _WAITS:
         return Found(State.QUEUED, f"Slurm job {number} waits: {row.reason if row is not None else state}")
     if state == "COMPLETED":
@@ -77,6 +79,21 @@ def state_without_slurm(number: str, attempts: Attempts, problem: str, *, cancel
     if attempts.exit_code == 0:
         return Found(State.DONE)
     return Found(State.RUNNING, problem, certain=False)
+
+
+def state_without_number(waited_s: float, problem: str, *, cancelled: bool) -> Found:
+    """Return the state of a job whose number is not known: its submission was interrupted, or Slurm did not answer.
+
+    Parameters
+    ----------
+    waited_s : time since the submission, in seconds.
+    problem : reason why Slurm does not answer now; empty if it answers, and does not list the job.
+    """
+    if cancelled:
+        return Found(State.CANCELLED)
+    if problem or waited_s < CONFIRM_S:
+        return Found(State.QUEUED, problem or "Slurm has not confirmed the submission yet", certain=False)
+    return Found(State.FAILED, "Slurm has not accepted the job: its submission was interrupted", certain=False)
 
 
 def has_ended(row: QueueRow) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +163,16 @@ def _row(line: bytes) -> dict[str, Any] | None:
     except msgspec.DecodeError:  # an incomplete line
         return None
     return row if isinstance(row, dict) else None
+
+
+def updates_and_lines(updates: RunUpdates, log: Tail, *, ended: bool) -> Iterator[dict[str, Any]]:
+    """Yield the new updates of a job, and lines of its log; if it has ended, all lines, and also an incomplete last one."""
+    more = True
+    while more:  # one read has at most 1 MiB of the log, and an incomplete last line is a read of its own
+        lines = [{"log": line.decode("utf-8", "replace")} for line in log.lines(last=ended)]
+        if (begin := updates.begins()) is not None:
+            yield {"told": {"start": msgspec.to_builtins(begin)}}
+        for each in updates.new():
+            yield {"told": {"event" if isinstance(each, Event) else "progress": msgspec.to_builtins(each)}}
+        yield from lines
+        more = ended and bool(lines)

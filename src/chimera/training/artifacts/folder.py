@@ -239,7 +239,7 @@ def _command(arguments: Sequence[str]) -> str:
 
 def _number(path: Path) -> int:
     suffix = path.name.rpartition("-")[2]
-    return int(suffix) if suffix.isdigit() else 0
+    return int(suffix) if suffix.isdecimal() else 0
 
 
 @cache  # reading the metadata of six libraries takes 3 ms

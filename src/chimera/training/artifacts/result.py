@@ -143,9 +143,11 @@ class Run:
         Parameters
         ----------
         path : a file of safetensors. For a torch module, the file holds all tensors of its ``state_dict``, tied ones too, so
-            that ``load_state_dict`` accepts it. For adapters of ``huggingface``, it holds only the trained tensors, if the rest
-            is in files. A model with a method ``save_pretrained``, such as those of Hugging Face, writes a folder for
-            ``from_pretrained`` if ``path`` is a folder or has no suffix.
+            that ``load_state_dict`` accepts it. Extra state of a module (``get_extra_state``) is left out, unless it is a
+            tensor; ``load_state_dict`` then needs ``strict=False``, and `chimera.load` refuses the file. For adapters of
+            ``huggingface``, the file holds only the trained tensors, if the rest is in files. A model with a method
+            ``save_pretrained``, such as those of Hugging Face, writes a folder for ``from_pretrained`` if ``path`` is a folder
+            or has no suffix.
 
         Raises
         ------
@@ -179,7 +181,8 @@ class Run:
         if hasattr(self.model, "state_dict"):
             kept = getattr(self.trained, "kept_tensors", None)
             tensors = self.model.state_dict().items()
-            return {name: _as_array(tensor) for name, tensor in tensors if kept is None or name in kept}
+            wanted = ((name, value) for name, value in tensors if kept is None or name in kept)
+            return {name: _as_array(value) for name, value in wanted if hasattr(value, "detach")}
         return self.trained.layout.split(self.trained.parameters())
 
     def plot(self, path: str | Path | None = None) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -44,6 +44,7 @@ class History:
         self.events: list[Event] = []
         self.missing: dict[str, int] = {}
         self._files: dict[str, IO[bytes]] = {}
+        self._failed = False  # whether a row could not be written
         paths = {name: safe_path(folder, name) for name in FILES}
         for name, path in paths.items():
             wanted = (sizes or {}).get(name, 0)
@@ -79,15 +80,21 @@ class History:
             os.fsync(file.fileno())
 
     def close(self) -> None:
-        """Close the files."""
-        for file in self._files.values():
-            file.close()
+        """Close the files. If a row could not be written, its rest is dropped: the error was raised then."""
+        try:
+            with ExitStack() as files:
+                for file in self._files.values():
+                    files.callback(file.close)
+        except OSError:
+            if not self._failed:
+                raise
 
     def _write(self, name: str, data: bytes) -> None:
         try:
             self._files[name].write(data)
             self._files[name].flush()
         except OSError as error:
+            self._failed = True
             raise RunError(
                 f"{self._files[name].name} cannot be written: {error.strerror}; free some space and resume"
             ) from error

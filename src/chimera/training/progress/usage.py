@@ -79,6 +79,8 @@ class UsageMeter:
         self.worked: set[str] = set()
         self.began_s = engine.now()
         self._since = 0, 0, 0
+        self._computed: dict[tuple[str, str], int] = {}  # samples of the last call that computed, by worker and call
+        self._repeating = False
 
     def seconds(self) -> float:
         """Return the seconds since training started, on the engine's clock."""
@@ -103,20 +105,33 @@ class UsageMeter:
         for row in rows:
             self.samples_by_worker[row.actor] += row.samples
         self.worked.update([row.actor for row in rows])
-        used.samples += 0 if self._counted else sum([row.samples for row in rows])
+        used.samples += 0 if self._counted else self._samples_of(rows)
         rows = [row for row in rows if row.call not in _COPIES]
         used.bytes_up += sum([row.bytes_out for row in rows])
         used.bytes_down += sum([row.bytes_in for row in rows])
 
+    def _samples_of(self, rows: Iterable[TraceRow]) -> int:
+        """Return the samples of these calls, and those that a worker computed before a loss if it returns a kept result."""
+        samples = 0
+        for row in rows:
+            samples += row.samples
+            if row.samples:
+                self._computed[row.actor, row.call] = row.samples
+            elif self._repeating:  # `leave_out_repeats` has left them out
+                samples += self._computed.get((row.actor, row.call), 0)
+        return samples
+
     def begin(self, samples_per_round: int) -> None:
         """Start to count rounds, each of at most ``samples_per_round`` samples, or of the mean of the run if that is more."""
         used = self.counters
+        self._repeating = False
         mean = math.ceil(used.samples / used.rounds) if used.rounds else 0
         self._since = used.rounds, used.samples, max(samples_per_round, mean)
 
     def leave_out_repeats(self) -> None:
         """Count only samples of rounds that were completed since `begin`: a round that a loss interrupted is repeated."""
         rounds, samples, most = self._since
+        self._repeating = True
         if not self._counted:
             used = self.counters
             used.samples = min(used.samples, samples + (used.rounds - rounds) * most)

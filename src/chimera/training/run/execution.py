@@ -86,9 +86,10 @@ class Execution:
 
     def add_worker(self) -> None:
         """Add a worker as soon as the engine has room; see `Trainer.add_worker`."""
-        if self._recovery is None:
+        recovery = self._recovery  # read once: the run may end meanwhile
+        if recovery is None:
             raise RunError("no run is in progress that a worker could join")
-        self._recovery.request_worker()
+        recovery.request_worker()
 
     def stop(self) -> None:
         """End the run after the rounds in flight; see `Trainer.stop`."""
@@ -158,6 +159,7 @@ class Execution:
                 error.add_note(f"the run has a checkpoint; to resume, call it again with {again}")
             raise
         finally:
+            self._end_recovery()
             if not owned:
                 cluster.end()
 
@@ -282,8 +284,7 @@ class Execution:
             with frozen_gc(len(cluster.workers) if engine.one_process else 0):
                 stopped_by = loop.run()
         finally:
-            self._recovery.end()
-            self._recovery = None
+            self._end_recovery()
             history.close()
         run = result_of(
             loop, engine, settings, split, model, history=history, guarantee=guarantee, location=self.folder.location,
@@ -292,6 +293,12 @@ class Execution:
         self.folder.finish(run)
         notify(callbacks, "on_end", run)
         return run
+
+    def _end_recovery(self) -> None:
+        """End the pending workers of this run. No worker can join it any more."""
+        recovery, self._recovery = self._recovery, None
+        if recovery is not None:
+            recovery.end()
 
     def _names(self) -> dict[str, Any]:
         return {

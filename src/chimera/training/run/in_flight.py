@@ -61,7 +61,7 @@ class Pace:
 
 
 class InFlight:
-    """Issues rounds ahead of their results, so that the driver is off the hot path.
+    """Issues rounds ahead of their results, so that workers do not wait for the driver.
 
     Parameters
     ----------

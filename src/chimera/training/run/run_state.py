@@ -127,7 +127,8 @@ class RunState:
         then = Counters(**snapshot["counters"]) if snapshot else Counters()
         lost = self._meter.go_back_to(then)
         self._cluster.round = then.rounds
-        self._ended_at = self._recorder.evaluated_at = self._recorder.collected_at = -1
+        recorder = self._recorder
+        self._ended_at = recorder.evaluated_at = recorder.recorded_at = recorder.collected_at = -1
         self._due = False
         self._watched.restore(snapshot["watched"] if snapshot else {})
         self.staleness = _staleness(snapshot) if snapshot else Counter()

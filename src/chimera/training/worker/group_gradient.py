@@ -64,7 +64,7 @@ class GroupGradient:
         if not math.isfinite(loss):
             gradient[0] = np.nan  # so that the mean is not finite on any worker
         if self._codec[0] != "identity":  # identity takes no modelled time
-            coded(self._codec[0], "encode", len(gradient))
+            coded(self._codec[0], "reduce", len(gradient))
         mean = reduction.all_reduce(gradient, self._model.layout, part.mean)
         if all_finite(mean):
             self._count(loss)

@@ -16,29 +16,38 @@ _MAX_FACTORS = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class CodecCost:
-    """The duration of encoding and decoding messages with one codec.
+    """The duration of encoding, decoding and reducing vectors with one codec.
 
     Attributes
     ----------
     seconds_per_message : fixed duration of encoding a message.
     seconds_per_element : further duration per element of the encoded vector.
     decode_per_message, decode_per_element : the same for decoding by a server.
+    reduce_per_message, reduce_per_element : the same for a reduction with collectives, without the collectives themselves.
+        None: as for encoding.
     """
 
     seconds_per_message: float = 0.0
     seconds_per_element: float = 0.0
     decode_per_message: float = 0.0
     decode_per_element: float = 0.0
+    reduce_per_message: float | None = None
+    reduce_per_element: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("seconds_per_message", "seconds_per_element", "decode_per_message", "decode_per_element"):
-            check_range(name, getattr(self, name))
+        for name, value in vars(self).items():
+            if value is not None:
+                check_range(name, value)
 
     def seconds(self, action: str, messages: int, elements: int) -> float:
-        """Return the duration of encoding or decoding (``action``) messages of ``elements`` elements in all."""
-        if action == "encode":
-            return self.seconds_per_message * messages + self.seconds_per_element * elements
-        return self.decode_per_message * messages + self.decode_per_element * elements
+        """Return the duration of encoding, decoding or reducing (``action``) messages of ``elements`` elements in all."""
+        fixed, each = self.seconds_per_message, self.seconds_per_element
+        if action == "decode":
+            fixed, each = self.decode_per_message, self.decode_per_element
+        elif action == "reduce":
+            fixed = fixed if self.reduce_per_message is None else self.reduce_per_message
+            each = each if self.reduce_per_element is None else self.reduce_per_element
+        return fixed * messages + each * elements
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import struct
 import time
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
@@ -18,7 +19,7 @@ from chimera.engines.http import wire
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
 from chimera.inference.journal.raft.connection import listen, refuses
 from chimera.inference.journal.raft.library import FAIL_REASON, AsyncResult
-from chimera.inference.journal.raft.snapshot import SnapshotWriter
+from chimera.inference.journal.raft.snapshot import Entry, SnapshotWriter, read, synchronize
 from chimera.inference.journal.raft.state import Acquire, Append, Command, Drop, Piece, RaftState, Renew, Reply
 from chimera.inference.journal.raft.voter import PIECE_BYTES, REGULAR, Voter, settings
 from chimera.inference.journal.records import Record
@@ -53,6 +54,7 @@ class RaftJournal(Journal):
     Raises
     ------
     ConfigurationError : ``own`` is not a voter, its address cannot be used, or the folder cannot be written.
+    DataError : the snapshot or the log in the folder is damaged.
     """
 
     def __init__(self, voters: Sequence[str], own: str | None, token: str, folder: Path) -> None:
@@ -70,12 +72,25 @@ class RaftJournal(Journal):
             who = "a follower" if own is None else f"voter {own}"
             raise ConfigurationError(f"{who} cannot start: {error}") from error
         self._snapshot = SnapshotWriter(self._snapshot_written)
+        state, log = folder / "state", None if own is None else folder / "log"
         conf = settings(
             serializer=self._save, serializeChecker=self._snapshot.state,
             deserializer=self._restore,  # else pysyncobj would unpickle the snapshot that a voter sends
-            fullDumpFile=str(folder / "state"), journalFile=None if own is None else str(folder / "log"),
+            fullDumpFile=str(state), journalFile=None if log is None else str(log),
         )  # fmt: skip
-        self._voter = Voter(self._state, own, [voter for voter in voters if voter != own], conf, listener, token)
+        others, reading = [voter for voter in voters if voter != own], state
+        try:
+            # pysyncobj logs a damaged snapshot only, and the voter would vote, and could become the leader without its state
+            self._restored = self._load(state) if state.exists() else None
+            reading = log or state
+            self._voter = Voter(self._state, own, others, conf, listener, token, self._restored)
+        except (DataError, msgspec.MsgspecError, RecursionError, ValueError, struct.error) as error:
+            if listener is not None:
+                listener.close()
+            raise DataError(
+                f"{reading} is damaged ({error}): while both other voters are up, move {folder} away; this voter then gets "
+                "the journal from them"
+            ) from error
 
     def acquire(self, owner: str, address: str, lease_s: float) -> Lease | None:  # noqa: D102
         try:
@@ -240,10 +255,20 @@ class RaftJournal(Journal):
         self._voter.snapshot_written(size)
 
     def _restore(self, file: str) -> tuple[Any, ...]:
-        entry = tuple[bytes, int, int]
-        last, before, dumped = msgspec.msgpack.decode(Path(file).read_bytes(), type=tuple[entry, entry, bytes])
+        """Load a snapshot: that which the constructor has loaded, or else one that the leader has sent."""
+        entries, self._restored = self._restored, None
+        if entries is None:
+            received = Path(file)
+            synchronize(received)  # before pysyncobj clears the log
+            synchronize(received.parent)
+            entries = self._load(received)
+        return *entries, set()
+
+    def _load(self, file: Path) -> tuple[Entry, Entry]:
+        """Load the state from a snapshot, and return the last two entries of the log, the last one first."""
+        last, before, dumped = read(file)
         self._state.load(dumped)
-        return last, before, set()
+        return last, before
 
 
 def _new_id() -> bytes:

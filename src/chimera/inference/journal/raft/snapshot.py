@@ -1,7 +1,11 @@
-"""Snapshots of a voter's state, written in a thread, because writing takes longer than an election timeout."""
+"""Snapshots of a voter's state, written in a thread, because writing takes longer than an election timeout.
+
+A snapshot is on the disk before the log that it replaces is cut: after a loss of power, a voter has one of the two.
+"""
 
 from __future__ import annotations
 
+import os
 import struct
 import threading
 from collections.abc import Callable, Iterable
@@ -14,6 +18,25 @@ from chimera.inference.journal.raft.library import SERIALIZER_STATE
 from chimera.inference.journal.raft.packing import array_head, bytes_head
 
 Entry = tuple[bytes, int, int]
+
+
+def synchronize(path: Path) -> None:
+    """Return once a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read(file: Path) -> tuple[Entry, Entry, bytes]:
+    """Return the content of a snapshot: the last two entries of the log, the last one first, and the packed state.
+
+    Raises
+    ------
+    MsgspecError : the file is damaged.
+    """
+    return msgspec.msgpack.decode(file.read_bytes(), type=tuple[Entry, Entry, bytes])
 
 
 class SnapshotWriter:
@@ -55,7 +78,9 @@ class SnapshotWriter:
                 size = sum(written.write(piece) for piece in pack())
                 written.seek(begin)
                 written.write(bytes_head(size))
+            synchronize(draft)
             draft.replace(file)
+            synchronize(file.parent)
         except (OSError, struct.error):  # e.g. more than 4 GiB; the log is kept until the next snapshot
             draft.unlink(missing_ok=True)
             self._written(0)

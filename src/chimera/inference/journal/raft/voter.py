@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from chimera.core.errors import DataError
 from chimera.inference.journal.raft.library import Node, SyncObj, SyncObjConf
+from chimera.inference.journal.raft.snapshot import Entry
 from chimera.inference.journal.raft.state import RaftState, Reply
 from chimera.inference.journal.raft.transport import RaftTransport
 
@@ -73,6 +75,7 @@ class Voter(SyncObj):  # type: ignore[misc] # of a library without types
       answer to an earlier heartbeat.
     - A voter starts an election as soon as its connection to the leader has ended. pysyncobj waits for the election timeout.
     - The transfer of a snapshot restarts if a part may be lost. pysyncobj continues with the rest.
+    - Entries after the snapshot are kept if the voter was killed before it cut its log. pysyncobj deletes them.
 
     Parameters
     ----------
@@ -82,6 +85,11 @@ class Voter(SyncObj):  # type: ignore[misc] # of a library without types
     conf : the `settings`.
     listener : socket at which other nodes connect.
     token : token of the cluster.
+    snapshot : the last two entries of the log in the voter's snapshot, the last one first; None without a snapshot.
+
+    Raises
+    ------
+    DataError : the entries before the log are not in the snapshot.
     """
 
     transport: RaftTransport
@@ -96,8 +104,9 @@ class Voter(SyncObj):  # type: ignore[misc] # of a library without types
         conf: SyncObjConf,
         listener: socket.socket | None,
         token: str,
+        snapshot: tuple[Entry, Entry] | None,
     ) -> None:
-        self._state = state
+        self._state, self._snapshot = state, snapshot
         self._logged_bytes, self._max_logged_bytes = 0, _LOG_BYTES
         self._last_requests: dict[Node, tuple[int, int, float]] = {}
         connected = functools.partial(self._make_transport, listener=listener, token=token)
@@ -119,12 +128,24 @@ class Voter(SyncObj):  # type: ignore[misc] # of a library without types
         )
 
     def _make_transport(self, *args: Any, **kwargs: Any) -> RaftTransport:
+        self._join_snapshot_and_log()  # here, since the log is open now, and no thread uses it yet
         self.transport = RaftTransport(*args, **kwargs)
         self._SyncObj__connectedNodes = _ReadyNodes(self.transport.is_behind)
         copies = self._SyncObj__serializer
         # pysyncobj cancels transfers to nodes that are not connected, and treats those that are behind like these
         self._restart_snapshot, copies.cancelTransmisstion = copies.cancelTransmisstion, lambda _: None
         return self.transport
+
+    def _join_snapshot_and_log(self) -> None:
+        """Cut the log where the snapshot ends, unless that has been done."""
+        log = self._SyncObj__raftLog
+        last, before = self._snapshot or (None, None)
+        at = (before[1] if before else 1) - log[0][1]  # a log without a snapshot begins with entry 1
+        if at < 0:
+            log._destroy()
+            raise DataError("the log lacks entries that are not in the snapshot either")
+        if 0 < at < len(log) - 1 and (log[at + 1], log[at]) == (last, before):
+            log.deleteEntriesTo(at)
 
     def _SyncObj__onBecomeLeader(self) -> None:  # noqa: N802 - pysyncobj's name, as the next ones
         for node in self.otherNodes | self.readonlyNodes:
