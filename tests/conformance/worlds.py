@@ -126,6 +126,19 @@ def two_nodes() -> Iterator[None]:
             node.stop()
 
 
+HTTP_OPTIONS_IN_DRIVER: dict[str, Any] = {"nodes": []}
+
+
+@contextmanager
+def one_node_without_classes() -> Iterator[None]:
+    """Run a node that hosts no class, so that actors run in the driver."""
+    from nodes.cluster import foreign_worker
+
+    with foreign_worker({}) as port:
+        HTTP_OPTIONS_IN_DRIVER["nodes"] = [f"http://127.0.0.1:{port}"]
+        yield
+
+
 WORLDS = [World("simulated", virtual_time=True, real_processes=False)]
 if importlib.util.find_spec("chimera.engines.local") and importlib.util.find_spec("chimera.engines.local.engine"):
     WORLDS.append(
@@ -187,7 +200,8 @@ if importlib.util.find_spec("fastapi") and importlib.util.find_spec("uvicorn"):
             real_processes=False,
             starts_itself=False,
             plugin="http",
-            options={"nodes": ["http://127.0.0.1:9"]},
+            options=HTTP_OPTIONS_IN_DRIVER,
+            ground=one_node_without_classes,
             lacks=HTTP_LACKS,
         )
     )

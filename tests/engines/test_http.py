@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -27,12 +28,14 @@ from chimera.core.address import Address
 from chimera.core.engine import Disturbance
 from chimera.core.errors import ActorError, ActorLost, ConfigurationError, RunError, TimeLimitError
 from chimera.engines.http import HttpEngine, Route, wire
+from chimera.engines.http.channels.hosted_channel import HostedChannel
 from chimera.engines.http.connection import JSON, Connection
 from chimera.engines.http.failure import Refusal
 from chimera.engines.http.hosting.host import Host
 from chimera.engines.http.hosting.hosted_actor import Reply
 from conformance.actors import Counter, Holder, Member, Relay
 from conformance.node import NodeProcess, start_node
+from nodes.cluster import foreign_worker
 
 LIMIT_S, KNOWN_WITHIN_S = 30.0, 3.0
 
@@ -300,6 +303,36 @@ def test_a_class_that_must_be_hosted_never_runs_in_the_driver() -> None:
 
     with HttpEngine(nodes=["http://127.0.0.1:9"]) as engine, pytest.raises(RunError, match=r"127\.0\.0\.1:9"):
         engine.spawn(Guest)
+
+
+class Undeclared:
+    """A class that may run in a node or in the driver."""
+
+
+def test_a_class_never_runs_in_the_driver_because_its_node_answers_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chimera.engines.http.node._PATIENCE_S", 0.05)
+    asked, again = itertools.count(), threading.Event()
+
+    def late(*_: Any) -> Any:
+        if next(asked):
+            again.set()
+        return again.wait(LIMIT_S) and {"kinds": [f"{Undeclared.__module__}.Undeclared"]}
+
+    with (
+        foreign_worker({("GET", "/v1/chimera/actors"): late}) as port,
+        HttpEngine(nodes=[f"http://127.0.0.1:{port}"], timeout_s=LIMIT_S) as engine,
+    ):
+        assert isinstance(engine.spawn(Undeclared)._channel, HostedChannel)
+
+
+def test_a_node_that_does_not_report_its_classes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chimera.engines.http.node._PATIENCE_S", 0.05)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        HttpEngine(nodes=[url := f"http://127.0.0.1:{silent.getsockname()[1]}"], timeout_s=0.2) as engine,
+        pytest.raises(RunError, match=f"does not report whether it hosts '.*Undeclared': {url}: GET .* took longer"),
+    ):
+        engine.spawn(Undeclared)
 
 
 @pytest.mark.parametrize(

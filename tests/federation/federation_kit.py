@@ -94,10 +94,15 @@ class Federation:
     Parameters
     ----------
     options : further options of the hub.
+
+    Attributes
+    ----------
+    services : the last service of each node, by the name of the node.
     """
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self.folder, self._options = folder, options
+        self.services: dict[str, Service] = {}
         self.stack = contextlib.ExitStack()
         self._port = 0
         self.start_hub()
@@ -132,6 +137,7 @@ class Federation:
         known = self.join("node", credentials) if isinstance(credentials, str) else credentials
         connected = threading.Event()
         service = Service(known, kinds, gate or AllowAll(), connected.set, budget=budget)
+        self.services[known.name] = service
         running = Running(service.run)
         while not connected.wait(0.01) and running.error is None:
             pass

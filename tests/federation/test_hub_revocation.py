@@ -74,6 +74,9 @@ class Port:
 
         self.sent.append(unpack(frame)[0])
 
+    def release(self) -> None:
+        pass
+
 
 def test_many_revocations_come_in_frames_of_bounded_size_and_none_twice() -> None:
     relay = Relay(Traffic(lambda *_, **__: None), lambda *_: b"")

@@ -251,11 +251,14 @@ def test_sides_without_a_certificate_are_bounded_and_keep_no_member_out(
     member = place.join("node", "hospital-a")
     tls = ssl.create_default_context(cafile=str(member.folder / "authority.pem"))
     url = f"wss{place.url.removeprefix('https')}/join"
-    for _ in range(3):
-        waiting = place.stack.enter_context(connect(url, ssl=tls, close_timeout=0.1))
-        assert waiting.recv(LIMIT_S)
-    with connect(url, ssl=tls, close_timeout=0.1) as further, pytest.raises(ConnectionClosed):
-        further.recv(LIMIT_S)
+    waiting = [place.stack.enter_context(connect(url, ssl=tls, close_timeout=0.1)) for _ in range(3)]
+    for each in waiting:
+        assert each.recv(LIMIT_S)
+    place.join("node", "hospital-b")  # in the place of the oldest
+    with pytest.raises(ConnectionClosed):
+        waiting[0].recv(LIMIT_S)
+    with pytest.raises(TimeoutError):
+        waiting[-1].recv(0.01)
     assert place.node(member).error is None
 
 

@@ -56,6 +56,9 @@ def test_lines_of_json_are_values(tmp_path: Path) -> None:
         ('a,b\n1,"two\nlines, and more"\n\n2,1_000\n', [{"a": 1, "b": "two\nlines, and more"}, {"a": 2, "b": "1_000"}]),
         ("1\t2\n3\t4\n", [[1, 2], [3, 4]]),
         ("text\ngood day\n", [{"text": "good day"}]),
+        ("a , b\n1,2\n", [{"a": 1, "b": 2}]),
+        ("7,good day\n8,bad day\n", [[7, "good day"], [8, "bad day"]]),
+        ("1,NA,x\n2,3,x\n", [[1, "NA", "x"], [2, 3, "x"]]),
     ],
 )
 def test_rows_of_tables_are_dictionaries_where_columns_have_names(
@@ -140,6 +143,8 @@ def _files(folder: Path) -> None:
     (folder / "nan.jsonl").write_text("NaN\n")
     (folder / "latin.txt").write_bytes(b"caf\xe9\n")
     (folder / "ragged.csv").write_text("a,b\n1,2,3\n")
+    (folder / "repeated.csv").write_text("a,b , b\n1,2,3\n")
+    (folder / "years.csv").write_text("city,2019,2020\n1,2.5,3.5\n2,4.5,5.5\n")
     (folder / "bad.npy").write_text("no array")
     np.save(folder / "objects.npy", np.array([{}], object), allow_pickle=True)
     np.save(folder / "scalar.npy", np.array(1))
@@ -162,6 +167,11 @@ def _files(folder: Path) -> None:
         ("nan.jsonl", "line 1: not JSON"),
         ("latin.txt", "line 1: not UTF-8 text"),
         ("ragged.csv", "line 2: 3 cells, the first line has 2"),
+        ("repeated.csv", "has several columns 'b'"),
+        (
+            "years.csv",
+            "the first line may be names of columns or values, since it has numbers, and the text 'city' above",
+        ),
         ("bad.npy", "cannot be read as .npy"),
         ("objects.npy", "only arrays of numbers"),
         ("scalar.npy", "has no rows"),

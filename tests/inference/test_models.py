@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 import chimera
-from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNameError
+from chimera.core.errors import ConfigurationError, DataError, MissingExtraError, UnknownNameError
 from chimera.inference import models
+from chimera.inference.inputs import queries
 from chimera.inference.models.pipelines import task_of
 from chimera.inference.models.spec import key_of
 from chimera.inference.models.warm_up import warm_up
@@ -424,6 +425,43 @@ def test_a_regression_answers_in_the_units_of_its_targets(tmp_path: Path) -> Non
     assert red["result"] == pytest.approx(507, abs=3)
     assert blue["result"] == pytest.approx(500, abs=3)
     assert "has no column 'colour'" in lacking["error"]
+    unfit = [{"height": None, "colour": "red"}, {"height": 5, "colour": None}, [5, 1, None]]
+    texts = [answer["error"] for answer in models.answers(predictor, unfit)]
+    assert "has no value in the column 'height'" in texts[0]
+    assert "has no value in the column 'colour'" in texts[1]
+    assert "it has a missing value" in texts[2]
+
+
+def test_a_column_of_booleans_is_read_as_in_training(tmp_path: Path) -> None:
+    lines = [f"{place % 7},{place % 2 == 0},{place % 7 + 9 * (place % 2)}.5" for place in range(40)]
+    (tmp_path / "a.csv").write_text("height,wide,price\n" + "\n".join(lines) + "\n")
+    run = chimera.train(
+        "sklearn-sgd-regressor",
+        {"name": "csv", "path": str(tmp_path / "a.csv")},
+        engine="simulated",
+        epochs=2,
+        out=tmp_path / "run",
+    )
+    predictor = models.load(models.read(run.run_dir))
+    rows = list(queries(tmp_path / "a.csv"))[:2]
+    assert [row["wide"] for row in rows] == ["True", "False"]
+    texts, numbers = models.answers(predictor, rows), models.answers(predictor, [[0, 1], [1, 0]])
+    assert [each["result"] for each in texts] == [each["result"] for each in numbers]
+
+
+def test_inputs_without_a_column_of_the_model_are_refused_before_they_are_submitted(tmp_path: Path) -> None:
+    import pandas
+    from sklearn.datasets import load_iris
+
+    run = chimera.train({"name": "mlp", "hidden": [4]}, "iris", engine="simulated", rounds=1, out=tmp_path / "run")
+    table, names = models.read(run.run_dir), list(load_iris().feature_names)
+    models.check_query(table, dict.fromkeys(["index", *reversed(names)], 1.0))  # in any order, with further columns
+    models.check_query(table, [1.0, 2.0, 3.0, 4.0])
+    with pytest.raises(DataError, match=r"the inputs have no column 'petal width \(cm\)', .*; their columns: sepal"):
+        models.check_query(table, dict.fromkeys(names[:3], 1.0))
+    pandas.DataFrame([[1.0] * 4], columns=[*names[:3], "width"]).to_csv(tmp_path / "a.csv", index=False)
+    with pytest.raises(DataError, match="the inputs have no column 'petal width"):
+        chimera.infer(run.run_dir, tmp_path / "a.csv")
 
 
 def test_a_run_whose_files_cannot_make_its_model_again_says_so(tmp_path: Path) -> None:

@@ -81,6 +81,16 @@ def serving(app: FastAPI, of: Settings, **more: Any) -> Iterator[str]:
         assert not thread.is_alive()
 
 
+@contextmanager
+def no_new_threads() -> Iterator[None]:
+    """Let each start of a thread in the block fail: its stack would need more memory than there is."""
+    before = threading.stack_size(1 << 46)
+    try:
+        yield
+    finally:
+        threading.stack_size(before)
+
+
 def free_port() -> int:
     """Return a free port."""
     with socket.create_server(("127.0.0.1", 0)) as found:

@@ -22,7 +22,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.engines.http import wire
 from chimera.nodes.workers import ClassificationWorker, RegressionWorker
-from nodes.served import ask, error_of, serving, settings, write_data
+from nodes.served import ask, error_of, no_new_threads, serving, settings, write_data
 
 FIT, PREDICT = "/v1/chimera/model/fit", "/v1/chimera/model/predict"
 BINARY = {"Content-Type": wire.CONTENT_TYPE}
@@ -239,6 +239,16 @@ def test_during_a_fit_a_second_is_409_and_predictions_use_the_previous_model(tmp
         second.join(30)
         assert answers[0].json() == {"fit": "ok"}
         assert client.post(PREDICT, json=body).json()["y_pred_rows"] == [2]
+
+
+def test_a_fit_whose_thread_cannot_start_is_503_and_does_not_prevent_the_next_one(tmp_path: Path) -> None:
+    write_data(tmp_path / "tree1", [[1], [2]], [1, 2])
+    app = ClassificationWorker(DecisionTreeClassifier(), settings=settings(tmp_path)).app()
+    with no_new_threads():
+        status, kind, message = error_of(ask(app, "POST", FIT))
+    assert (status, kind) == (503, "UnavailableError")
+    assert "cannot start a thread now (can't start new thread)" in message
+    assert ask(app, "POST", FIT).json() == {"fit": "ok"}
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from chimera.nodes.masters import AggregationMaster, ParameterServerMaster
 from chimera.nodes.settings import read_settings
 from chimera.utils import parse_times_file
 from nodes.cluster import Behaviour, foreign_worker, linear_worker, workers
-from nodes.served import free_port, write_data
+from nodes.served import ask, error_of, free_port, no_new_threads, write_data
 
 AGGREGATION, SERVER = "/v1/chimera/aggregation", "/v1/chimera/parameter-server"
 REGRESSION: dict[str, Any] = {
@@ -324,6 +324,17 @@ def test_a_second_concurrent_fit_is_refused() -> None:
             release.set()
             first.join()
     assert statuses == [200]
+
+
+def test_a_fit_whose_thread_cannot_start_is_503_and_does_not_prevent_the_next_one() -> None:
+    columns, rows, targets = diabetes()
+    with foreign_worker(linear_worker(columns, rows, targets)) as port:
+        master = ParameterServerMaster("regressor", settings=settings_for(port), **(REGRESSION | {"max_iter": 3}))
+        app = master.app()
+        with no_new_threads():
+            assert error_of(ask(app, "POST", f"{SERVER}/fit"))[:2] == (503, "UnavailableError")
+        assert ask(app, "POST", f"{SERVER}/fit").status_code == 200
+        master.close()
 
 
 @pytest.fixture(scope="module")

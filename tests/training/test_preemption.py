@@ -147,6 +147,21 @@ def test_a_program_that_does_not_catch_the_exception_exits_with_143() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (143, "", "")
 
 
+def test_a_handler_that_python_has_not_set_hides_no_exception() -> None:
+    """Python cannot restore such a handler: the attempt raised TypeError in place of the exception of the block."""
+    program = (
+        "import faulthandler, signal, sys\n"
+        "faulthandler.register(signal.SIGUSR1)\n"
+        "del sys.modules['_signal']\nimport _signal\n"  # reads the handlers again, as if Python had started now
+        "assert signal.getsignal(signal.SIGUSR1) is None\n"
+        "from chimera.core.stop_signals import terminable\n"
+        "with terminable():\n"
+        "    raise SystemExit('the exception of the block')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "the exception of the block\n")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGUSR1"])
 @pytest.mark.parametrize("engine", ENGINES)

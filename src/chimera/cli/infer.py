@@ -73,16 +73,17 @@ def submit(
     """Submit a job, and print its number at once."""
     from chimera.cli.infer_progress import progress_bar
     from chimera.inference.inputs import queries
-    from chimera.inference.models import read
+    from chimera.inference.models import check_query, read
 
     client = connected(cluster)
     size = size_of(batch_size)
     key = uuid.uuid4().hex if key is None else key
-    submitted = queries(inputs)
+    table, submitted = read(model), queries(inputs)
+    check_query(table, submitted.first)
     try:
         with progress_bar(submitted.total_bytes) as on_progress:
             job = client.submit(
-                read(model), submitted, key=key, on_progress=on_progress, copy=copy, name=name, weight=weight, batch_size=size,
+                table, submitted, key=key, on_progress=on_progress, copy=copy, name=name, weight=weight, batch_size=size,
                 max_workers=max_workers, max_error_rate=max_error_rate, **limit_of(batch_timeout),
             )  # fmt: skip
     except KeyboardInterrupt:

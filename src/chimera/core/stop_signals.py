@@ -50,16 +50,19 @@ def reason_of_stop(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def handlers(wanted: Mapping[signal.Signals, Any]) -> Iterator[None]:
-    """Set handlers of signals in the block. Outside the main thread, which receives signals, do nothing."""
+    """Set handlers of signals in the block. Outside the main thread, which receives signals, do nothing.
+
+    Python cannot restore a handler that a library set before Python started; afterwards the signal has its default effect.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
+    with contextlib.ExitStack() as restoring:  # it restores all, also if a signal arrives meanwhile
+        for number, handler in wanted.items():
+            before = signal.getsignal(number)
+            restoring.callback(signal.signal, number, signal.SIG_DFL if before is None else before)
             signal.signal(number, handler)
+        yield
 
 
 def preemptions() -> list[signal.Signals]:

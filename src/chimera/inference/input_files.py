@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import errno
 import itertools
 import math
@@ -16,8 +15,8 @@ import msgspec
 import numpy as np
 
 from chimera.core.errors import DataError, UnavailableError
-from chimera.data.readers.csv_file import is_number, separator_of
 from chimera.data.readers.npy import read_header
+from chimera.inference.csv_rows import csv_rows
 from chimera.inference.journal.records import InputFile
 
 IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -25,7 +24,6 @@ MAX_LINE_BYTES = 16 << 20
 MAX_ROW_BYTES = 64 << 20  # of an array
 _PIECE_BYTES = 4 << 20
 _LOCATIONS = ("/", "http://", "https://", "s3://", "gs://")
-_HEAD_LINES = 20  # lines from which the separator of a table is detected
 _END = object()
 _SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # errors that pass
 
@@ -202,49 +200,8 @@ def _values(file: Any, name: str) -> Iterator[Any]:
 
 
 def _rows(file: Any, name: str) -> Iterator[Any]:
-    """Yield each row of a table: a dictionary if the first line contains no number, else a list."""
-    lines = (line for _, line in _lines(file, name))
-    head = list(itertools.islice(filter(str.strip, lines), _HEAD_LINES))
-    separator = separator_of(head)
-    rows = csv.reader(_with_ends(itertools.chain(head, lines)), delimiter=separator, skipinitialspace=True)
-    names: list[str] | None = None
-    width = None
-    try:
-        for row in rows:
-            if not row:
-                continue
-            if width is None:
-                width = len(row)
-                if not any(map(is_number, row)):
-                    names = row
-                    continue
-            if len(row) != width:
-                raise DataError(f"{name}, line {rows.line_num}: {len(row)} cells, the first line has {width}")
-            cells = [_cell(cell, comma=separator == ";") for cell in row]
-            yield cells if names is None else dict(zip(names, cells, strict=True))
-    except csv.Error as error:
-        raise DataError(f"{name}, line {rows.line_num}: {error}") from error
-
-
-def _with_ends(lines: Iterator[str]) -> Iterator[str]:
-    return (f"{line}\n" for line in lines)  # a quoted cell may span several lines
-
-
-def _cell(cell: str, *, comma: bool) -> Any:
-    """Return a number, a text, or None for an empty cell."""
-    if not cell:
-        return None
-    if "_" in cell:  # Python would accept it in a number, other programs do not
-        return cell
-    number = cell.replace(",", ".") if comma else cell
-    try:
-        return int(number)
-    except ValueError:
-        try:
-            value = float(number)
-        except ValueError:
-            return cell
-    return value if math.isfinite(value) else cell
+    """Yield each row of a table."""
+    return csv_rows((line for _, line in _lines(file, name)), name)
 
 
 def _array_rows(file: Any, name: str) -> Iterator[Any]:

@@ -31,6 +31,7 @@ class Queries(Iterator[Any]):
 
     Attributes
     ----------
+    first : the first query.
     count, bytes : number and size of the queries read so far.
     total_bytes, files : as above.
 
@@ -53,8 +54,8 @@ class Queries(Iterator[Any]):
         self.total_bytes, self.files = total_bytes, files
         self._source, self._max_queries, self._max_bytes = source, max_queries, max_bytes
         rest = iter(queries)
-        for first in rest:
-            self._rest: Iterator[Any] = itertools.chain([first], rest)
+        for self.first in rest:
+            self._rest: Iterator[Any] = itertools.chain([self.first], rest)
             return
         raise DataError(f"{source} contains no queries")
 

@@ -19,7 +19,7 @@ from chimera.core.private import opener
 from chimera.inference.client import Client, outcome
 from chimera.inference.cluster_folder import ClusterFolder, client_of
 from chimera.inference.inputs import queries
-from chimera.inference.models import read
+from chimera.inference.models import check_query, read
 from chimera.inference.policies.policy import POLICIES, check_fair_by
 from chimera.inference.preload import AUTO, preload_for
 from chimera.web.client import PATIENCE_S
@@ -204,6 +204,7 @@ def infer(
     ConfigurationError : an argument is invalid. Nothing was started then.
     """
     table, found = read(model), queries(inputs)
+    check_query(table, found.first)
     submitted = list(found) if cluster is None else found  # an invalid input must start no cluster
     if cluster is not None and workers is not None:
         raise ConfigurationError(

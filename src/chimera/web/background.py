@@ -8,6 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from chimera.core.errors import UnavailableError
+
 T = TypeVar("T")
 
 
@@ -16,6 +18,10 @@ async def in_thread(function: Callable[..., T], *args: Any) -> T:
 
     The thread is a daemon, so that a node stops within seconds even if an estimator still computes. With threads of the
     event loop's own pool, the process would wait for their end.
+
+    Raises
+    ------
+    UnavailableError : the process cannot start a thread. The function was not called.
     """
     done: Future[T] = Future()
 
@@ -29,5 +35,9 @@ async def in_thread(function: Callable[..., T], *args: Any) -> T:
         else:
             done.set_result(result)
 
-    threading.Thread(target=run, name=f"chimera {getattr(function, '__name__', 'work')}", daemon=True).start()
+    thread = threading.Thread(target=run, name=f"chimera {getattr(function, '__name__', 'work')}", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:  # the limit on threads or on memory is reached
+        raise UnavailableError(f"this server cannot start a thread now ({error}): try again later") from error
     return await asyncio.wrap_future(done)

@@ -14,7 +14,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from chimera.web.errors import error_response
-from chimera.web.handshakes import Handshakes
+from chimera.web.handshakes import Handshakes, max_files
 from chimera.web.security import answer_headers
 
 if TYPE_CHECKING:
@@ -24,24 +24,14 @@ ADMIT = "chimera.admit"
 """Key in a request's scope of the function that the middleware calls once it has accepted the request of a known client."""
 
 
-def _max_files() -> int:
-    """Return the maximum number of files that this process may have open; a large number if there is no limit."""
-    try:
-        import resource
-    except ModuleNotFoundError:  # on Windows
-        return 1 << 20
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 1 << 20 if files == resource.RLIM_INFINITY else files
-
-
 def _max_connections() -> int:
     """Return the maximum number of connections: 1000, or less if the process may open fewer files."""
-    return max(16, min(1000, _max_files() * 3 // 4))
+    return max(16, min(1000, max_files() * 3 // 4))
 
 
 def _max_handshakes() -> int:
     """Return the maximum number of unfinished handshakes: half of the files that are left, at most as many as connections."""
-    return max(8, min(1000, (_max_files() - _max_connections()) // 2))
+    return max(8, min(1000, (max_files() - _max_connections()) // 2))
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class HttpEngine(RealTime):
     - If nodes list the class as hosted, the actor is created in the node with the fewest actors of this engine, or in the
       node that had an actor of the same name before.
     - If the class has ``routes`` (see `Route`), the actor exists already: it is bound to the next node in order.
-    - Otherwise the actor runs in a thread of the driver's process.
+    - Otherwise the actor runs in a thread of the driver's process, if all nodes report that they do not host the class.
 
     A class sets ``hosted = True`` if it must never run in the driver, and ``hosted = False`` if it must always run there. It
     names in ``brief`` the methods that take little time: their calls share a request with a waiting call before them.
@@ -156,7 +156,8 @@ class HttpEngine(RealTime):
 
         Raises
         ------
-        RunError : the class must be hosted, and no reachable node hosts it.
+        RunError : the class must be hosted, and no reachable node hosts it. Or no node is known to host it, and a node did not
+            report its classes within ``timeout_s``.
         """
         self._check_open()
         rank = len(self._handles)

@@ -58,12 +58,18 @@ class Node:
         """The number of actors of this engine in the node."""
         return len(self._channels)
 
-    def kinds(self) -> frozenset[str] | str:
-        """Return the names of the classes that it hosts, or the reason why it did not report them."""
+    def kinds(self, timeout_s: float | None = None) -> frozenset[str] | str:
+        """Return the names of the classes that it hosts, or the reason why it did not report them.
+
+        Parameters
+        ----------
+        timeout_s : time limit of the request, in seconds; default: that of a health check.
+        """
         if self._kinds is None:
             connection = self.connection()
             try:
-                answer = connection.request("GET", ACTORS, timeout_s=_PATIENCE_S, idempotent=True)
+                limit_s = _PATIENCE_S if timeout_s is None else timeout_s
+                answer = connection.request("GET", ACTORS, timeout_s=limit_s, idempotent=True)
                 names: Any = []  # a node that knows the documented routes only
                 joins: Any = False
                 if answer.status != HTTPStatus.NOT_FOUND:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -53,7 +54,8 @@ class Placement:
 
         Raises
         ------
-        RunError : the class must be hosted, and no reachable node hosts it, or none is free.
+        RunError : the class must be hosted, and no reachable node hosts it, or none is free. Or the class may be hosted, but no
+            node is known to host it, and a node does not report which classes it hosts.
         ConfigurationError : two addresses are of the same node.
         """
         if getattr(actor_type, "routes", None):
@@ -67,11 +69,15 @@ class Placement:
         # A worker that replaces a lost one finds its data on the node of the lost one.
         home = self.nodes_by_actor.get(name)
         if wanted is not False and home is None:
-            answers = {node: node.kinds() for node in self._nodes}
-            hosting = [node for node, kinds in answers.items() if not isinstance(kinds, str) and kind in kinds]
+            answers, hosting = self._hosting(kind)
+            failures = "; ".join(kinds for kinds in answers.values() if isinstance(kinds, str))
             if wanted and not hosting:
-                failures = [kinds for kinds in answers.values() if isinstance(kinds, str)]
-                raise RunError(f"no node hosts {kind!r}: {'; '.join(failures) or 'it is on none of their lists'}")
+                raise RunError(f"no node hosts {kind!r}: {failures or 'it is on none of their lists'}")
+            if failures and not hosting:  # a node that does host it may have data that the driver lacks
+                raise RunError(
+                    f"a node does not report whether it hosts {kind!r}: {failures}; start it, or set hosted = False in the "
+                    "class if its actors must run in the driver"
+                )
         if wanted is False or not (home or hosting):
             return DriverChannel(self._tracker, name, rank, actor_type)
         if home is None:
@@ -87,6 +93,20 @@ class Placement:
             failure_is_loss=bool(getattr(actor_type, "failure_is_loss", False)), settings=self.run_settings,
             brief=frozenset(getattr(actor_type, "brief", ())), **self._remote
         )  # fmt: skip
+
+    def _hosting(self, kind: str) -> tuple[dict[Node, frozenset[str] | str], list[Node]]:
+        """Return the answers of the nodes about the classes that they host, and the nodes that host this class.
+
+        If no node is known to host it, nodes that have not answered soon may answer until the time limit of a call.
+        """
+        answers = {node: node.kinds() for node in self._nodes}
+        deadline_s = time.monotonic() + self._remote["timeout_s"]
+        hosting = _with(kind, answers)
+        for node in [node for node, kinds in answers.items() if isinstance(kinds, str)]:
+            if not hosting and (left_s := deadline_s - time.monotonic()) > 0:
+                answers[node] = node.kinds(left_s)
+                hosting = _with(kind, answers)
+        return answers, hosting
 
     def reserve(self, name: str, node: Node) -> None:
         """Give an actor a node that no other actor which needs a node of its own gets."""
@@ -114,6 +134,10 @@ class Placement:
             known = self._instances.setdefault(instance, node.url)
             if known != node.url:
                 raise _same_node(known, node.url)
+
+
+def _with(kind: str, answers: Mapping[Node, frozenset[str] | str]) -> list[Node]:
+    return [node for node, kinds in answers.items() if not isinstance(kinds, str) and kind in kinds]
 
 
 def _same_node(first: str, second: str) -> ConfigurationError:

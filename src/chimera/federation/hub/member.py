@@ -22,6 +22,7 @@ class ConnectedMember:
     hello : its first frame.
     progress, budget : the last report of a driver, and of a node.
     full : the port of its last frame, if too many bytes wait there; its next frame waits then.
+    held : whether its next frame waits, so that the hub reads nothing from it.
     missed : the nodes of which a driver has missed frames.
     renewed_s : time of its last request for a new certificate, by a monotonic clock.
     """
@@ -33,6 +34,7 @@ class ConnectedMember:
         self.progress: Progress | None = None
         self.budget: Budget | None = None
         self.full: Port | None = None
+        self.held = False
         self.missed = MissedFrames(port)
         self.renewed_s = -math.inf
 

@@ -1,4 +1,4 @@
-"""Frames that a driver misses because it reads too slowly, so that nodes need not wait for it."""
+"""Frames that a driver or a node misses because it reads too slowly, so that others need not wait for it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ _CHECK_INTERVAL_S = 0.1
 
 
 class MissedFrames:
-    """The nodes whose frames to one driver the hub has dropped.
+    """The nodes whose frames to one driver, or from it, the hub has dropped.
 
-    A node keeps an answer until its driver has confirmed it. So once the driver has read most of the frames that wait for it,
-    the hub names these nodes to it again. The driver then asks them for the bytes that it lacks, as after a break. The hub
-    names a few nodes at a time: it would have to drop most of the answers of all nodes again.
+    A node keeps an answer until its driver has confirmed it, and a driver keeps a request until it has the answer. So once both
+    have read most of the frames that wait for them, the hub names the node to the driver again. The driver then asks it for the
+    bytes that it lacks, and sends those that the node lacks, as after a break. The hub names a few nodes at a time: it would
+    have to drop most of the answers of all nodes again.
 
     Parameters
     ----------
@@ -24,20 +25,23 @@ class MissedFrames:
 
     def __init__(self, port: Port) -> None:
         self._port = port
-        self._nodes: dict[str, str] = {}  # with the names of their processes, in the order in which they will be named
+        self._nodes: dict[
+            str, tuple[str, Port]
+        ] = {}  # names of processes, and ports, in the order in which they are named
         self._check: asyncio.TimerHandle | None = None
 
     def __contains__(self, node: str) -> bool:
         return node in self._nodes
 
-    def add(self, node: str, boot: str) -> None:
+    def add(self, node: str, boot: str, port: Port) -> None:
         """Note that a frame of a node was dropped. Its later frames are useless until the node is named again.
 
         Parameters
         ----------
         boot : name of the node's process.
+        port : sends frames to the node.
         """
-        self._nodes[node] = boot
+        self._nodes[node] = boot, port
         if self._check is None:
             self._check = asyncio.get_running_loop().call_later(_CHECK_INTERVAL_S, self._resume)
 
@@ -55,7 +59,9 @@ class MissedFrames:
         """Name the nodes for whose chunks in flight there is room."""
         self._check = None
         if spare_bytes := self._port.spare_bytes:
-            for node in list(self._nodes)[: max(spare_bytes // (WINDOW * CHUNK), 1)]:
-                self._port.post(pack(ConnectedNodes({node: self._nodes.pop(node)})))
+            ready = [node for node, (_, port) in self._nodes.items() if port.spare_bytes]
+            for node in ready[: max(spare_bytes // (WINDOW * CHUNK), 1)]:
+                boot, _ = self._nodes.pop(node)
+                self._port.post(pack(ConnectedNodes({node: boot})))
         if self._nodes:
             self._check = asyncio.get_running_loop().call_later(_CHECK_INTERVAL_S, self._resume)

@@ -95,7 +95,9 @@ class Relay:
                 frame = await connection.rest()
                 while member.full is not None:
                     full, member.full = member.full, None
+                    member.held = True
                     await full.room()
+                    member.held, member.last_received_s = False, time.monotonic()
                 self._take(member, frame)
         except DataError as error:
             await member.refuse(f"a frame that is not allowed: {error}")
@@ -112,6 +114,8 @@ class Relay:
         if before is not None and before.name != member.name:
             await member.refuse("this run belongs to another driver")
             return False
+        for other in places.values():  # a side that waits for another one must serve this one, too
+            other.port.release()
         places[key] = member
         if before is not None:
             if before.hello.boot != member.hello.boot:
@@ -125,9 +129,6 @@ class Relay:
         if member.role == "node":
             self._warn(member, list(self._revoked))
             self._notify_drivers(ConnectedNodes({member.name: member.hello.boot}))
-        else:
-            for driver in self.drivers.values():  # a node that waits for a driver must serve this one, too
-                driver.port.release()
         return True
 
     def revoke(self, certificates: Iterable[bytes]) -> None:
@@ -196,7 +197,7 @@ class Relay:
         if isinstance(header, Budget) and member.role == "node":
             member.budget = header
             return
-        if (to := self._receiver(member, header)) is None or (member.role == "node" and self._drop(to, member)):
+        if (to := self._receiver(member, header)) is None or self._drop(member, to):
             return
         if isinstance(header, CallRequest):
             if header.verb == "POST" and to.name in member.missed:  # the driver will ask again
@@ -205,17 +206,23 @@ class Relay:
             frame = pack(header, payload)
         to.port.post(frame)
         self._traffic.passed(header, len(payload))
-        if to.port.full and (to.role == "node" or len(self.drivers) == 1):
+        if to.port.full and self._is_alone(to):
             member.full = to.port
 
-    def _drop(self, driver: ConnectedMember, node: ConnectedMember) -> bool:
-        """Drop a frame of a node if its driver reads too slowly while others may need the node; return whether it was dropped.
+    def _is_alone(self, member: ConnectedMember) -> bool:
+        """Return whether it is the only node or the only driver, so that a source which waits for it delays no other one."""
+        return len(self.nodes if member.role == "node" else self.drivers) == 1
 
-        A node whose frames wait for the only driver loses nothing, and need not send them again.
+    def _drop(self, member: ConnectedMember, to: ConnectedMember) -> bool:
+        """Drop a frame if its receiver reads too slowly while others may need the sender; return whether it was dropped.
+
+        A sender whose frames wait for the only receiver loses nothing, and need not send them again.
         """
-        if node.name not in driver.missed and (not driver.port.full or len(self.drivers) == 1):
+        driver, node = (to, member) if member.role == "node" else (member, to)
+        useless = member is node and node.name in driver.missed
+        if not useless and (not to.port.full or self._is_alone(to)):
             return False
-        driver.missed.add(node.name, node.hello.boot)
+        driver.missed.add(node.name, node.hello.boot, node.port)
         return True
 
     def _answer_renewal(self, member: ConnectedMember, request: bytes) -> None:
@@ -243,10 +250,10 @@ class Relay:
         return [*self.nodes.values(), *self.drivers.values()]
 
     def close_idle(self) -> None:
-        """Close the connections that no longer send anything."""
+        """Close the connections that no longer send anything, other than those from which the hub does not read."""
         before_s = time.monotonic() - _IDLE_TIMEOUT_S
         for member in self.members():
-            if member.last_received_s < before_s:
+            if member.last_received_s < before_s and not member.held:
                 member.port.abort()
 
     def runs(self) -> list[SeenRun]:

@@ -25,6 +25,7 @@ from chimera.core.private import FILE, write
 from chimera.engines.federation.wire.frames import CHUNK, MAX_FRAME_BYTES
 from chimera.engines.federation.wire.pages import keep_pages
 from chimera.federation.audit.journal import AuditJournal
+from chimera.federation.hub.listeners import bounded_handshakes, listen
 from chimera.federation.hub.member import ConnectedMember, refuse
 from chimera.federation.hub.relay import HELLO_S, Relay
 from chimera.federation.hub.state import State
@@ -75,7 +76,8 @@ class Hub:
         self._traffic = Traffic(self._note)
         self._relay = Relay(self._traffic, self._renew)
         self._valid: dict[str, tuple[str, str]] = {}
-        self._joining = 0
+        self._joining: dict[Any, None] = {}  # the oldest first
+        self._handshakes = bounded_handshakes()
 
     async def run(self, started: Callable[[str], None] = lambda _: None) -> None:
         """Serve until the task is cancelled.
@@ -100,18 +102,18 @@ class Hub:
             self.state.forget_presence()
             self._valid = self.state.valid()
             self._relay.revoke(self.state.revoked())
-            try:
-                server = await serve(
-                    self._serve, self._host, self._port, ssl=self._tls(), compression=None, max_size=MAX_FRAME_BYTES,
-                    max_queue=8, write_limit=2 * CHUNK, ping_interval=None, open_timeout=HELLO_S, close_timeout=1.0,
-                    server_header=None, logger=logger, backlog=_BACKLOG, create_connection=ToMember,
-                )  # fmt: skip
-            except OSError as error:
-                raise ConfigurationError(
-                    f"the hub cannot listen on {self._host} port {self._port}: {error.strerror or error}"
-                ) from error
-            async with server:
-                port = next(iter(server.sockets)).getsockname()[1]
+            tls = self._tls()
+            async with contextlib.AsyncExitStack() as stack:
+                listeners = listen(self._host, self._port, self._handshakes, stack)
+                port = listeners[0].getsockname()[1]
+                for listener in listeners:
+                    await stack.enter_async_context(
+                        serve(
+                            self._serve, sock=listener, ssl=tls, compression=None, max_size=MAX_FRAME_BYTES, max_queue=8,
+                            write_limit=2 * CHUNK, ping_interval=None, open_timeout=HELLO_S, close_timeout=1.0,
+                            server_header=None, logger=logger, backlog=_BACKLOG, create_connection=ToMember,
+                        )
+                    )  # fmt: skip
                 url = f"https://{host_in_url(self._names[0])}:{port}"
                 self.state.remember(url=url, own_certificate=str(int(self._files[0] is None)))
                 started(url)
@@ -142,6 +144,7 @@ class Hub:
         version, reported_s = self.state.changes(), 0.0
         while True:
             await asyncio.sleep(_WATCH_S)
+            self._handshakes.break_off_older(time.monotonic() - HELLO_S)
             if (now := self.state.changes()) != version:
                 version, self._valid = now, self.state.valid()
                 self._relay.revoke(self.state.revoked())
@@ -159,6 +162,7 @@ class Hub:
 
     async def _serve(self, connection: Any) -> None:
         route = connection.request.path
+        self._handshakes.end(connection.transport.get_extra_info("socket").fileno())
         try:
             if route == "/join":
                 await self._join(connection)
@@ -199,14 +203,15 @@ class Hub:
 
     async def _join(self, connection: Any) -> None:
         """Sign the certificate of a new member that has the code of an invitation."""
-        if self._joining >= _MAX_UNAUTHENTICATED:
-            connection.transport.abort()
-            return
-        self._joining += 1
+        self._joining[connection] = None
+        if len(self._joining) > _MAX_UNAUTHENTICATED:  # silent strangers must keep no new member out
+            oldest = next(iter(self._joining))
+            del self._joining[oldest]
+            oldest.transport.abort()
         try:
             await self._admit(connection)
         finally:
-            self._joining -= 1
+            self._joining.pop(connection, None)
 
     async def _admit(self, connection: Any) -> None:
         await connection.send(messages.pack(messages.Hub(self.authority.pem)))

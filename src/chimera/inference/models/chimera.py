@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +17,8 @@ from chimera.models.model import Model
 from chimera.training.artifacts.rebuild import RunSource
 from chimera.training.artifacts.signature import Signature
 
+_BOOLEANS: dict[str, Any] = {"True": 1.0, "TRUE": 1.0, "true": 1.0, "False": 0.0, "FALSE": 0.0, "false": 0.0}
+"""The texts that training reads as numbers in a column of Booleans."""
 _NEEDED = ("experiment.toml", "signature.json", "weights.safetensors")
 
 
@@ -54,6 +56,14 @@ class ChimeraRun:
         replace(self, run=whole)._source().check()  # so that it is refused here already, not only in a worker
         stamp = self.stamp or file_stamp(*(Path(whole) / name for name in _NEEDED))
         return replace(self, run=whole, stamp=stamp)
+
+    def check_query(self, query: Any) -> None:
+        """Raise DataError if a row by name lacks a column."""
+        if isinstance(query, Mapping) and (column := missing_column(Signature.read(Path(self.run)), query)) is not None:
+            raise DataError(
+                f"the inputs have no column {column!r}, which the model of {self.run} needs; their columns: "
+                f"{', '.join(map(str, query))}"
+            )
 
     def load(self) -> RunPredictor:
         """Make the model of the experiment, and load the run's weights."""
@@ -101,20 +111,39 @@ class RunPredictor:
         shape = self._signature.input_shape
         if row.size != int(np.prod(shape)):
             raise DataError(f"the query has shape {row.shape}, the model expects {shape}")
+        if not np.isfinite(row).all():
+            raise DataError("a query must be finite numbers: it has a missing value, or one that is not finite")
         return row.reshape(shape)
 
     def _by_name(self, query: Mapping[str, Any]) -> list[Any]:
         """Return the numbers of a dictionary of columns. A text column is one feature ``column=text`` per text."""
-        features = self._signature.features
-        if features is None:
-            raise DataError("the model's data had no column names: queries must be numbers")
+        if (missing := missing_column(self._signature, query)) is not None:
+            raise DataError(f"the row has no column {missing!r}")
         row = []
-        for feature in features:
+        for feature in self._signature.features or ():
             column, equals, text = feature.partition("=")
-            if feature in query:
-                row.append(query[feature])
-            elif equals and column in query:
-                row.append(float(str(query[column]) == text))
+            of_text = bool(equals) and feature not in query
+            value = query[column if of_text else feature]
+            if value is None:
+                raise DataError(f"the row has no value in the column {column if of_text else feature!r}")
+            if of_text:
+                row.append(float(str(value) == text))
             else:
-                raise DataError(f"the row has no column {column!r}")
+                row.append(_BOOLEANS.get(value, value) if isinstance(value, str) else value)
         return row
+
+
+def missing_column(signature: Signature, names: Collection[str]) -> str | None:
+    """Return the first column that a row with these names lacks; None if it has all.
+
+    Raises
+    ------
+    DataError : the data of the model had no names of columns.
+    """
+    if signature.features is None:
+        raise DataError("the model's data had no column names: queries must be numbers")
+    for feature in signature.features:
+        column, equals, _ = feature.partition("=")
+        if feature not in names and not (equals and column in names):
+            return column
+    return None

@@ -85,6 +85,19 @@ def check(table: Mapping[str, Any], *, folder: str | Path | None = None, code: b
     return {"kind": table["kind"], **{key: value for key, value in complete.items() if value is not None}}
 
 
+def check_query(table: Mapping[str, Any], query: Any) -> None:
+    """Check a query of a job before it is submitted, if the kind of the model has a method for this. Nothing is loaded.
+
+    Raises
+    ------
+    ConfigurationError : the table is invalid, or a file is missing.
+    DataError : the model cannot answer the query: it lacks a column.
+    """
+    checks = getattr(_kind(table, None), "check_query", None)
+    if checks is not None:
+        checks(query)
+
+
 def code_of(table: Mapping[str, Any]) -> str:
     """Return the key of a table that makes the worker run code other than the libraries'; empty if there is none.
 

@@ -99,9 +99,7 @@ class Master(ABC):
 
         @router.post("/fit", **documented("Fit the workers, each on its own data.", **schemas.FIT, errors=(409, 503)))
         async def fit(request: Request) -> Response:
-            if not self._fitting.acquire(blocking=False):
-                raise BusyError("a fit is running: wait until it has ended")
-            return answer(request, await in_thread(self._fit_and_release, request.app.state.metrics))
+            return answer(request, await in_thread(self._fit_alone, request.app.state.metrics))
 
         @router.post("/predict", **documented("Predict for these rows.", **schemas.PREDICT, errors=(409, 422, 503)))
         async def predict(request: Request) -> Response:
@@ -112,8 +110,10 @@ class Master(ABC):
 
         return router
 
-    def _fit_and_release(self, metrics: Any) -> dict[str, Any]:
-        """Fit. The fit continues in its thread if the client disconnects."""
+    def _fit_alone(self, metrics: Any) -> dict[str, Any]:
+        """Fit, unless a fit is running. The fit continues in its thread if the client disconnects."""
+        if not self._fitting.acquire(blocking=False):  # here, since the thread may not start
+            raise BusyError("a fit is running: wait until it has ended")
         ok = False
         try:
             body = self.fit()

@@ -62,11 +62,11 @@ class EstimatorWorker(Worker):
         """Return the routes ``/v1/chimera/model/fit`` and ``/v1/chimera/model/predict``."""
         router = plain_router(prefix="/v1/chimera/model", tags=["model"])
 
-        @router.post("/fit", **documented("Fit the model on the worker's own data.", **schemas.FIT, errors=(409, 422)))
+        @router.post(
+            "/fit", **documented("Fit the model on the worker's own data.", **schemas.FIT, errors=(409, 422, 503))
+        )
         async def fit(request: Request) -> Response:
-            if not self._fitting.acquire(blocking=False):
-                raise BusyError(f"{self.name} is fitting already: wait until that fit has ended")
-            await in_thread(self._fit_and_release, request.app.state.metrics)
+            await in_thread(self._fit_alone, request.app.state.metrics)
             return answer(request, {"fit": "ok"})
 
         @router.post(
@@ -82,8 +82,10 @@ class EstimatorWorker(Worker):
 
         return [router]
 
-    def _fit_and_release(self, metrics: Any) -> None:
-        """Fit. The fit continues in its thread if the client disconnects."""
+    def _fit_alone(self, metrics: Any) -> None:
+        """Fit, unless a fit is running. The fit continues in its thread if the client disconnects."""
+        if not self._fitting.acquire(blocking=False):  # here, since the thread may not start
+            raise BusyError(f"{self.name} is fitting already: wait until that fit has ended")
         ok = False
         try:
             self.fit()
