@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -173,7 +174,7 @@ def _write(name: str, kind: Kind, folder: Path, data: Path | None, target: str |
     except OSError as error:
         for file in (*texts, *([made] if made else [])):  # on a full disk; a second call would refuse to overwrite them
             with contextlib.suppress(OSError):
-                file.unlink()
+                shutil.rmtree(file) if file.is_dir() else file.unlink()
         raise ConfigurationError(f"cannot write the project into {folder}: {error}") from error
     return [*texts, *([made] if made else [])]
 
