@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -78,6 +79,20 @@ def test_runs_that_cannot_be_used_are_errors(disguised, virtual_runs):
     (folder / "experiment.toml").write_text('[engine]\nname = "local"\n')
     with pytest.raises(ConfigurationError, match="did not finish"):
         read_measured(folder)
+    (folder / "summary.json").write_text("{")
+    with pytest.raises(ConfigurationError, match=r"is damaged: summary\.json could not be read"):
+        read_measured(folder)
+
+
+def test_truth_values_are_no_counts_of_a_run(disguised, tmp_path):
+    folder = disguised()
+    (folder / "environment.json").write_text('{"processors": true}')
+    experiment = folder / "experiment.toml"
+    experiment.write_text(re.sub(r"(?m)^batch_size = .*", "batch_size = true", experiment.read_text()))
+    run = read_measured(folder)
+    assert (run.processors, run.batch_size) == (0, 0)
+    write_engine(calibrate([folder]), tmp_path / "engine.toml")
+    read_engine(tmp_path / "engine.toml")
 
 
 def test_a_resumed_run_has_one_clock(disguised):

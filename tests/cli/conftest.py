@@ -52,9 +52,15 @@ def start(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
     """Return a function that starts the program as a separate process in ``tmp_path``."""
 
     def started(*arguments: object, **options: object) -> "subprocess.Popen[str]":
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, **options}
-        environment = {**os.environ, "COLUMNS": "100"}
+        defaults = {
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "stdin": subprocess.DEVNULL,
+            "env": os.environ,
+        }
+        given = {**defaults, **options}
+        environment = {**given.pop("env"), "COLUMNS": "100"}
         command = [sys.executable, "-m", "chimera", *map(str, arguments)]
-        return subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, **streams)
+        return subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, **given)
 
     return started

@@ -1,6 +1,7 @@
 """Every class of error has its exit code and a one-line message."""
 
 import errno
+import shlex
 import subprocess
 import sys
 
@@ -106,6 +107,17 @@ def test_a_name_that_is_too_long_raises_a_one_line_error(command):
 def test_a_full_disk_raises_a_one_line_error(capsys):
     assert exit_code_of(OSError(errno.ENOSPC, "No space left on device", "runs/x/weights")) == 1
     assert capsys.readouterr().err == "error: the run failed: [Errno 28] No space left on device: 'runs/x/weights'\n"
+
+
+@pytest.mark.parametrize(("limit", "event"), [("-v 4000000", "Cannot allocate memory"), ("-f 20", "File too large")])
+def test_a_limit_that_shared_memory_exceeds_raises_a_one_line_error(limit, event):
+    code = "import chimera\nfrom chimera.cli.failure import exit_code_of\n"
+    code += "try:\n    chimera.engine('local')\nexcept OSError as error:\n    raise SystemExit(exit_code_of(error))"
+    command = f"ulimit {limit}; exec {shlex.quote(sys.executable)} -c {shlex.quote(code)}"
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert f"{event}: shared memory needs" in done.stderr
+    assert done.stderr.endswith(f"raise the limit 'ulimit {limit[:2]}'\n")
 
 
 def test_user_code_in_the_driver_shows_its_traceback(capsys):

@@ -1,6 +1,7 @@
 """Tests of the program: its help, its version, and its imports."""
 
 import os
+import shlex
 import subprocess
 import sys
 
@@ -63,6 +64,13 @@ def test_a_closed_pipe_gives_no_traceback(start):
     os.close(writing)
     _, stderr = process.communicate(timeout=60)
     assert stderr == ""
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_a_closed_stream_gives_no_traceback(closed):
+    command = f"{shlex.quote(sys.executable)} -m chimera list codecs {closed}"
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.long

@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from tests.disk_kit import leave, small_disk
 
 import chimera
 from chimera.cli.new import KINDS
@@ -91,6 +92,20 @@ def test_a_loop_of_symbolic_links_is_refused_in_one_line(invoke, tmp_path, kind)
     result = invoke("new", kind, tmp_path / "loop")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert result.stderr.startswith("error: cannot write the ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "free"), [("tabular", 0), ("images", 40_000), ("nodes", 0)]
+)  # images: within the data
+def test_a_project_can_be_written_after_the_disk_was_full(invoke, tmp_path, kind, free):
+    with small_disk(tmp_path / "disk", 1) as disk:
+        full = leave(disk, free)
+        failed = invoke("new", kind, disk / "mine")
+        assert (failed.exit_code, failed.stderr.count("\n")) == (2, 1)
+        assert failed.stderr.endswith("No space left on device\n")
+        full.unlink()
+        written = invoke("new", kind, disk / "mine")
+        assert written.exit_code == 0, written.output
 
 
 def test_a_parquet_file_of_the_user_is_read_as_one(invoke, tmp_path):

@@ -4,8 +4,10 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -243,6 +245,29 @@ def test_a_closed_pipe_does_not_end_the_run(start, experiment, tmp_path):
     _, stderr = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, stderr) == (0, "")
     assert list((tmp_path / "out").rglob("report.html"))
+
+
+@pytest.mark.long
+def test_closed_streams_do_not_end_the_run(experiment, tmp_path):
+    arguments = f"train {shlex.quote(str(experiment))} --engine local --out out"
+    command = f"{shlex.quote(sys.executable)} -m chimera {arguments} <&- >&- 2>&-"
+    done = subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        {"PYTHONIOENCODING": "ascii"},
+        pytest.param({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, marks=pytest.mark.long),
+    ],
+)
+def test_a_terminal_of_ascii_shows_the_run(start, experiment, tmp_path, encoding):
+    process = start("train", experiment, "--out", "out", env={**os.environ, **encoding})
+    stdout, stderr = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, stderr) == (0, "")
+    assert "training digits \\xb7 logistic-regression" in stdout
 
 
 @pytest.mark.long

@@ -135,10 +135,25 @@ def test_without_a_launcher_the_error_shows_what_to_type() -> None:
 
 @pytest.mark.long
 @LIBRARIES
+def test_only_rank_0_needs_the_file_of_the_experiment(name: str, tmp_path: Path) -> None:
+    (tmp_path / "here.toml").write_text('engine = "mpi"\n' + Path(EXAMPLE).read_text(encoding="utf-8"))
+    found = mpi_kit.library(name)
+    first, others = (found.command(ranks, "-m", "chimera", "train", "--quiet") for ranks in (1, 2))
+    command = [*first, "here.toml", "--set", "train.epochs=1", ":", *others[1:], "elsewhere.toml"]
+    job = subprocess.run(
+        command, env=found.environment(), cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert job.returncode == 0, job.stderr
+    assert list(tmp_path.glob("runs/*/report.html"))
+
+
+@pytest.mark.long
+@LIBRARIES
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["missing.toml", "--engine", "mpi"], "there is no experiment file 'missing.toml'"),
+        (["missing.toml"], "there is no experiment file 'missing.toml'"),
         ([EXAMPLE, "--engine", "mpi", "--set", "train.workers=0"], "workers must be at least 1, not 0"),
         ([EXAMPLE], "the launcher started 3 processes, but the engine is 'local'"),
         ([EXAMPLE, "--engine", "mpi", "--fault", "hang worker 0 at step 3"], "cannot inject 'hang'"),

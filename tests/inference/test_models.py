@@ -400,13 +400,16 @@ def test_a_model_that_chimera_trained_answers_labels_from_raw_rows(tmp_path: Pat
     predictor = models.load(models.read(run.run_dir))
     iris = load_iris()
     named = dict(zip(iris.feature_names, iris.data[0], strict=True))
-    answers = models.answers(predictor, [*iris.data, [1, 2], named])
+    gaps = [[1, 2, None, 4], [1, float("nan"), 3, 4], [1e300, 2, 3, 4]]
+    answers = models.answers(predictor, [*iris.data, [1, 2], named, *gaps])
     labels = [answer.get("result") for answer in answers]
     right = np.mean([label == iris.target_names[target] for label, target in zip(labels, iris.target, strict=False)])
     assert right == pytest.approx(run.metrics["accuracy"], abs=0.1)
     assert right > 0.8  # raw rows are standardized as the training data were
     assert "the query has shape (2,), the model expects (4,)" in answers[150]["error"]
     assert labels[151] == labels[0]
+    for answer, place in zip(answers[152:], (2, 1, 0), strict=True):
+        assert f"value {place} of the query, counted from 0, is NaN, null or infinite as float32" in answer["error"]
 
 
 def test_a_regression_answers_in_the_units_of_its_targets(tmp_path: Path) -> None:

@@ -39,6 +39,14 @@ def until(known: Callable[[], Any]) -> Any:
     return found
 
 
+def test_a_cluster_that_has_no_room_to_begin_leaves_no_token(disk: Path) -> None:
+    fill(disk)
+    result = CliRunner().invoke(app, ["cluster", "up", "--folder", str(disk / "cluster")])
+    assert result.exit_code == 2
+    assert result.stderr.endswith("cannot be written: No space left on device\n")
+    assert list((disk / "cluster").iterdir()) == []
+
+
 def test_a_cluster_survives_a_full_disk(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("short.toml").write_text(EXPERIMENT % 3)

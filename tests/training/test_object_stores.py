@@ -124,6 +124,7 @@ def test_the_report_of_a_run_in_a_store_is_made_there(fit: Fit, url: str, capsys
         ("simplecache::s3://key:secret@bucket/run", "is not one URL"),
         ("s3://bucket/../run", "is not the folder of a run"),
         ("s3://bucket//run", "is not the folder of a run"),
+        ("", "is empty"),
         ("s3://", "is not the folder of a run"),
         ("s3:/bucket/run", "one slash"),
         (Path("s3://bucket/run"), "one slash"),

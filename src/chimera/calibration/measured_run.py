@@ -98,13 +98,13 @@ class MeasuredRun:
         """Samples of a batch; 0 if the experiment does not state them."""
         train = self.files.experiment.get("train")
         size = train.get("batch_size", 64) if isinstance(train, Mapping) else 0
-        return size if isinstance(size, int) and 0 < size < _MAX_COUNT else 0
+        return size if type(size) is int and 0 < size < _MAX_COUNT else 0
 
     @property
     def processors(self) -> int:
         """Processors of the driver's host; 0 if not known."""
         count = self.files.environment.get("processors")
-        return count if isinstance(count, int) and 0 < count < _MAX_COUNT else 0
+        return count if type(count) is int and 0 < count < _MAX_COUNT else 0
 
     def training_calls(self, worker: str) -> Calls:
         """Return the calls in which a worker processed samples; of several names, those of the most frequent one.
@@ -212,6 +212,9 @@ def read_measured(run_dir: str | os.PathLike[str], *, allow_simulated: bool = Fa
             f"{where} used the engine 'simulated', whose times are those of a model: give runs of another engine"
         )
     if not files.finished:
+        damaged = [note for note in files.notes if note.startswith("summary.json")]
+        if damaged:
+            raise ConfigurationError(f"{where} is damaged: {damaged[0]}")
         raise ConfigurationError(
             f"{where} did not finish: resume it with 'chimera train --resume', or give another run"
         )

@@ -19,8 +19,11 @@ from chimera.core.errors import (
 from chimera.core.printable import printable
 from chimera.core.stop_signals import exit_code_of_stop, reason_of_stop
 
-_ENVIRONMENT = errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENAMETOOLONG, errno.ELOOP
-"""Errors of the system that come from the disk or from a path, not from code: a traceback would not help."""
+_ENVIRONMENT = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENAMETOOLONG, errno.ELOOP),
+    *(errno.ENOMEM, errno.EFBIG, errno.EMFILE, errno.ENFILE),
+)
+"""Errors of the system that come from the disk, a path or a limit, not from code: a traceback would not help."""
 
 
 def exit_code_of(error: BaseException, task: str = "the run") -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -170,6 +172,9 @@ def _write(name: str, kind: Kind, folder: Path, data: Path | None, target: str |
         if made is not None:
             load_file(_TEMPLATES / name / _MAKE_DATA).write(made)
     except OSError as error:
+        for file in (*texts, *([made] if made else [])):  # on a full disk; a second call would refuse to overwrite them
+            with contextlib.suppress(OSError):
+                shutil.rmtree(file) if file.is_dir() else file.unlink()
         raise ConfigurationError(f"cannot write the project into {folder}: {error}") from error
     return [*texts, *([made] if made else [])]
 

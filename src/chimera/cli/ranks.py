@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,16 +50,21 @@ def enter_job(arguments: Sequence[str]) -> None:
 
 
 def _engine_of(arguments: Sequence[str]) -> Any:
-    """Return the engine that a command line names, or else that of its experiment file."""
+    """Return the engine that a command line names, or else that of its experiment file.
+
+    If the file cannot be read, it is this one: rank 0 then reports the file, and other ranks, which may run on machines
+    without it, end with rank 0.
+    """
     for place, word in enumerate(arguments):
         if word == "--engine" and place + 1 < len(arguments):
             return arguments[place + 1]
         name, _, value = word.partition("=")
         if name in ("--engine", "engine", "engine.name"):
             return value
-    table: dict[str, Any] = {}
-    with contextlib.suppress(OSError, ValueError):  # the command itself reports a file that it cannot read
-        file = next((word for word in arguments if word.endswith(".toml")), "")
+    file = next((word for word in arguments if word.endswith(".toml")), "")
+    try:
         table = tomllib.loads(Path(file).read_text(encoding="utf-8")) if file else {}
+    except (OSError, ValueError):
+        return "mpi"
     engine = table.get("engine", "local")
     return engine.get("name") if isinstance(engine, dict) else engine

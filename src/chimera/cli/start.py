@@ -24,6 +24,7 @@ def print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 def main() -> None:
     """Run the command line of this process. Ctrl-C before it has imported its commands ends it with one line, too."""
     try:
+        _prepare_streams()
         _run()
     except KeyboardInterrupt:
         import contextlib
@@ -32,6 +33,23 @@ def main() -> None:
             with contextlib.suppress(OSError):
                 sys.stderr.write("error: interrupted\n")
         sys.exit(130)
+
+
+def _prepare_streams() -> None:
+    """Replace standard streams that are closed, as by some services, and let stdout write each character.
+
+    Without them, the next file that is opened would get the number of stdout or stderr, and with it the output of libraries.
+    Characters that the encoding of stdout lacks, such as the dots of a title in ASCII, become escapes, as on stderr.
+    """
+    import os
+
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free number: that of the stream
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8"))
+    if sys.stdout.errors in ("strict", "surrogateescape"):  # the defaults; PYTHONIOENCODING may name another
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # a TextIOWrapper
 
 
 def _run() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 from collections.abc import Sequence
 from pathlib import Path
@@ -168,6 +169,9 @@ def write_project(folder: Path) -> list[Path]:
             with _parent_of(folder / file).open("w", newline="", encoding="utf-8") as out:
                 csv.writer(out).writerows([columns, *rows])
     except OSError as error:
+        for file in (*texts, *tables):  # on a full disk; a second call would refuse to overwrite them
+            with contextlib.suppress(OSError):
+                (folder / file).unlink()
         raise ConfigurationError(f"cannot write the example into {folder}: {error}") from error
     return [folder / file for file in (*texts, *tables)]
 

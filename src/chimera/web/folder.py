@@ -85,11 +85,13 @@ class Folder:
         try:
             make_own_folder(self.path)
             own = self.path / f"token.{os.getpid()}.{secrets.token_hex(4)}"
-            own.touch(0o600)
-            own.write_text(secrets.token_urlsafe(32), "ascii")
-            with contextlib.suppress(FileExistsError):
-                os.link(own, self.path / "token")  # atomic; if several processes create it, the first one's token stays
-            own.unlink()
+            try:
+                own.touch(0o600)
+                own.write_text(secrets.token_urlsafe(32), "ascii")
+                with contextlib.suppress(FileExistsError):
+                    os.link(own, self.path / "token")  # atomic; of several processes, the first one's token stays
+            finally:
+                own.unlink(missing_ok=True)
         except OSError as error:
             raise ConfigurationError(f"the cluster's folder {self.path} cannot be written: {error.strerror}") from error
 

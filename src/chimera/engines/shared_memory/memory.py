@@ -90,22 +90,41 @@ def fence() -> None:
 
 
 def create_file() -> int:
-    """Return the descriptor of a new sparse file without a name; it is in memory if the system supports that."""
+    """Return the descriptor of a new sparse file without a name; it is in memory if the system supports that.
+
+    Raises
+    ------
+    OSError : a limit does not allow its size; the message names the limit.
+    """
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("chimera", os.MFD_CLOEXEC)
     else:
         with tempfile.TemporaryFile(prefix="chimera-") as file:
             fd = os.dup(file.fileno())
-    os.ftruncate(fd, MAX_ACTORS * _REGION)
+    try:
+        os.ftruncate(fd, MAX_ACTORS * _REGION)
+    except OSError as error:
+        os.close(fd)
+        what = f"shared memory needs a sparse file of {MAX_ACTORS * _REGION >> 30:,} GiB, which uses much less"
+        raise OSError(error.errno, f"{error.strerror}: {what}; raise the limit 'ulimit -f'") from error
     return fd
 
 
 class Region:
-    """One actor's region, mapped into this process."""
+    """One actor's region, mapped into this process.
+
+    Raises
+    ------
+    OSError : a limit does not allow its size; the message names the limit.
+    """
 
     def __init__(self, fd: int, actor: int) -> None:
         self.actor = actor
-        self._mapping = mmap.mmap(fd, _REGION, offset=actor * _REGION)
+        try:
+            self._mapping = mmap.mmap(fd, _REGION, offset=actor * _REGION)
+        except OSError as error:
+            what = f"shared memory needs {_REGION >> 30} GiB of addresses for each actor, and much less memory"
+            raise OSError(error.errno, f"{error.strerror}: {what}; raise the limit 'ulimit -v'") from error
         self.array = np.frombuffer(self._mapping, np.uint8)
         self.address: int = self.array.__array_interface__["data"][0]
         view = self.bytes = memoryview(self.array)  # type: ignore[arg-type]

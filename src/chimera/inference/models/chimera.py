@@ -105,14 +105,16 @@ class RunPredictor:
         if isinstance(query, Mapping):
             query = self._by_name(query)
         try:
-            row = np.asarray(query, self._signature.input_type)
+            with np.errstate(over="ignore"):  # a value that is too large becomes infinite, and is reported below
+                row = np.asarray(query, self._signature.input_type)
         except (TypeError, ValueError) as error:
             raise DataError(f"a query must be numbers of shape {self._signature.input_shape}: {error}") from error
         shape = self._signature.input_shape
         if row.size != int(np.prod(shape)):
             raise DataError(f"the query has shape {row.shape}, the model expects {shape}")
-        if not np.isfinite(row).all():
-            raise DataError("a query must be finite numbers: it has a missing value, or one that is not finite")
+        if row.dtype.kind == "f" and not np.isfinite(row).all():  # as in the training; an answer would be arbitrary
+            bad = int(np.flatnonzero(~np.isfinite(row))[0])
+            raise DataError(f"value {bad} of the query, counted from 0, is NaN, null or infinite as {row.dtype}")
         return row.reshape(shape)
 
     def _by_name(self, query: Mapping[str, Any]) -> list[Any]:

@@ -22,9 +22,12 @@ def folder_of(location: str | os.PathLike[str]) -> Path | None:
 
     Raises
     ------
-    ConfigurationError : the URL cannot be the URL of a run, or holds a password. The message does not repeat the URL then.
+    ConfigurationError : the text is empty, or is a URL that cannot be that of a run or holds a password, which the message
+        does not repeat.
     """
     text = os.fspath(location)
+    if not text:  # as from a variable of the shell that is not set; it would be the current folder
+        raise ConfigurationError("the folder of a run is empty; '.' is the current folder")
     match = _URL.fullmatch(text)
     if match is None:
         if "://" in text:
