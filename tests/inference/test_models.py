@@ -432,7 +432,7 @@ def test_a_regression_answers_in_the_units_of_its_targets(tmp_path: Path) -> Non
     texts = [answer["error"] for answer in models.answers(predictor, unfit)]
     assert "has no value in the column 'height'" in texts[0]
     assert "has no value in the column 'colour'" in texts[1]
-    assert "it has a missing value" in texts[2]
+    assert "value 2 of the query, counted from 0, is NaN, null or infinite" in texts[2]
 
 
 def test_a_column_of_booleans_is_read_as_in_training(tmp_path: Path) -> None:
