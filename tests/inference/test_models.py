@@ -420,10 +420,15 @@ def test_a_regression_answers_in_the_units_of_its_targets(tmp_path: Path) -> Non
     )  # fmt: skip
     predictor = models.load({"kind": "chimera", "run": str(run.run_dir)})
     asked = [{"height": 5, "colour": "red"}, {"height": 5, "colour": "blue"}, {"height": 5}]
-    red, blue, lacking = models.answers(predictor, asked)
+    asked += [{"height": None, "colour": "red"}, {"height": 5, "colour": None}, [float("nan"), 1, 0]]
+    red, blue, lacking, *missing = models.answers(predictor, asked)
     assert red["result"] == pytest.approx(507, abs=3)
     assert blue["result"] == pytest.approx(500, abs=3)
     assert "has no column 'colour'" in lacking["error"]
+    columns = ["height", "colour", "height"]
+    assert [each["error"] for each in missing] == [
+        f"column {column!r} of the query is missing, NaN or infinite: fill it in" for column in columns
+    ]
 
 
 def test_a_run_whose_files_cannot_make_its_model_again_says_so(tmp_path: Path) -> None:

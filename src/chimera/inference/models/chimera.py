@@ -101,6 +101,11 @@ class RunPredictor:
         shape = self._signature.input_shape
         if row.size != int(np.prod(shape)):
             raise DataError(f"the query has shape {row.shape}, the model expects {shape}")
+        if row.dtype.kind == "f" and not np.isfinite(row).all():
+            place = int(np.flatnonzero(~np.isfinite(row))[0])
+            names = self._signature.features
+            where = f"value {place}" if names is None else f"column {names[place]!r}"
+            raise DataError(f"{where} of the query is missing, NaN or infinite: fill it in")
         return row.reshape(shape)
 
     def _by_name(self, query: Mapping[str, Any]) -> list[Any]:
@@ -114,6 +119,8 @@ class RunPredictor:
             if feature in query:
                 row.append(query[feature])
             elif equals and column in query:
+                if query[column] is None or query[column] != query[column]:
+                    raise DataError(f"column {column!r} of the query is missing, NaN or infinite: fill it in")
                 row.append(float(str(query[column]) == text))
             else:
                 raise DataError(f"the row has no column {column!r}")
