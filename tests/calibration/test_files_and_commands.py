@@ -9,13 +9,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from browser_kit import browser
 from calibration_truth import experiment
 from chimera.calibration.calibration import calibrate
 from chimera.calibration.engine_file import read_engine, write_engine
 from chimera.calibration.measured_run import read_measured
-from chimera.calibration.page import page
+from chimera.calibration.page import page, write_page
 from chimera.core.errors import ConfigurationError
 from chimera.training.experiment.experiment import Experiment
+from layout_kit import defects
 
 
 @pytest.fixture
@@ -142,3 +144,10 @@ def test_mistakes_on_the_command_line_are_one_line(virtual_runs, invoke, tmp_pat
     for mistake in mistakes:
         done = invoke(*mistake)
         assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.output
+
+
+@pytest.mark.long
+@pytest.mark.takes("it starts a browser")
+def test_the_page_is_legible_in_wide_and_narrow_windows(calibrated, tmp_path):
+    with browser(tmp_path / "profile") as tab:
+        assert defects(tab, write_page(calibrated, tmp_path / "engine.html")) == []

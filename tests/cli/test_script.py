@@ -88,6 +88,7 @@ def test_errors_of_users_stay_exceptions(tmp_path: Path) -> None:
     [
         (nn.Linear(64, 10), "digits", {"loss": nn.MSELoss()}, r"option of the model: chimera\.TorchModel\(module, loss="),
         ("mlp", "digits", {"metrics": ["f1"]}, r'\{"name": ..., "metrics": ...\} for a named model'),
+        ("mlp", "digits", {"lr": 0.1}, r'option of the optimizer: optimizer=\{"name": ..., "lr": ...\}'),
         ("mlp", "digits", {"epoch": 3}, "no option 'epoch'; did you mean 'epochs'"),
         ("mlp", "table.csv", {}, r"unknown data set 'table\.csv'; for the data at this path, give a pathlib\.Path"),
         ("mlp", ([[1.0], [2.0], [3.0]] * 5, ["same"] * 15), {}, "all samples have the same class"),

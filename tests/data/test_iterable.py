@@ -224,3 +224,29 @@ def test_an_error_of_a_stream_names_the_data_set() -> None:
         with pytest.raises(OSError, match="no network") as caught:
             read()
         assert caught.value.__notes__ == ["while samples from number 3 of the data set 'remote' were read"]
+
+
+@pytest.fixture
+def repeated_warnings() -> Iterator[None]:
+    """Let torch repeat warnings that it otherwise gives once in a process."""
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(False)
+
+
+@pytest.mark.usefixtures("repeated_warnings")
+def test_samples_that_another_worker_reads_are_passed_over_like_read_ones() -> None:
+    held = np.arange(8.0, dtype=np.float32)[:, None]
+    held.flags.writeable = False
+
+    def rows() -> Iterator[Any]:
+        for number in range(8):
+            if number == 5:
+                raise RuntimeError("disk error")
+            yield torch.from_numpy(held[number]), 0
+
+    data = IterableSamples(rows, 8)
+    assert data.take(StreamBatch(2, 2, 0, 1))[0].tolist() == [[2.0], [3.0]]
+    with pytest.raises(RuntimeError, match="disk error") as caught:
+        data.take(StreamBatch(6, 2, 0, 1))
+    assert caught.value.__notes__ == ["while samples from number 4 of the data set 'data' were read"]

@@ -409,7 +409,7 @@ def test_a_model_that_chimera_trained_answers_labels_from_raw_rows(tmp_path: Pat
     assert "the query has shape (2,), the model expects (4,)" in answers[150]["error"]
     assert labels[151] == labels[0]
     for answer, place in zip(answers[152:], (2, 1, 0), strict=True):
-        assert f"value {place} of the query, counted from 0, is NaN, null or infinite as float32" in answer["error"]
+        assert f"column {iris.feature_names[place]!r} of the query is missing, NaN, or infinite" in answer["error"]
 
 
 def test_a_regression_answers_in_the_units_of_its_targets(tmp_path: Path) -> None:
@@ -424,15 +424,13 @@ def test_a_regression_answers_in_the_units_of_its_targets(tmp_path: Path) -> Non
     )  # fmt: skip
     predictor = models.load({"kind": "chimera", "run": str(run.run_dir)})
     asked = [{"height": 5, "colour": "red"}, {"height": 5, "colour": "blue"}, {"height": 5}]
-    red, blue, lacking = models.answers(predictor, asked)
+    asked += [{"height": None, "colour": "red"}, {"height": 5, "colour": None}, [float("nan"), 1, 0]]
+    red, blue, lacking, *missing = models.answers(predictor, asked)
     assert red["result"] == pytest.approx(507, abs=3)
     assert blue["result"] == pytest.approx(500, abs=3)
     assert "has no column 'colour'" in lacking["error"]
-    unfit = [{"height": None, "colour": "red"}, {"height": 5, "colour": None}, [5, 1, None]]
-    texts = [answer["error"] for answer in models.answers(predictor, unfit)]
-    assert "has no value in the column 'height'" in texts[0]
-    assert "has no value in the column 'colour'" in texts[1]
-    assert "value 2 of the query, counted from 0, is NaN, null or infinite" in texts[2]
+    for answer, column in zip(missing, ("height", "colour", "height"), strict=True):
+        assert f"column {column!r} of the query is missing" in answer["error"]
 
 
 def test_a_column_of_booleans_is_read_as_in_training(tmp_path: Path) -> None:

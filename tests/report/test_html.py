@@ -12,7 +12,7 @@ import pytest
 from chimera.core.errors import ConfigurationError
 from chimera.report.html import write_report
 
-VOID = {"meta", "br", "hr", "img", "link", "input"}
+VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}
 BROWSERS = [path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))]
 HOSTILE = '<script>alert(1)</script>"><img src=x onerror=alert(2)> & </style>'
 

@@ -199,6 +199,8 @@ def test_relative_paths_on_the_command_line_are_relative_to_the_working_director
     ("change", "said"),
     [
         (("rounds = 3", "round = 3"), "[train] has no key 'round'; did you mean 'rounds'? keys: "),
+        (("rounds = 3", "lr = 0.1"), "[train] has no key 'lr': set train.optimizer.lr"),
+        (("rounds = 3", 'loss = "mse"'), "[train] has no key 'loss': set model.loss"),
         (("rounds = 3", "callbacks = 3"), "[train] has no key 'callbacks'"),
         (("workers = 2", 'workers = "two"'), "[train] workers = 'two' cannot be used: Expected int, got str"),
         (("[codec]\n", "[codecs]\n"), "there is no table [codecs]; did you mean 'codec'? tables: data, model, train"),

@@ -163,7 +163,7 @@ def test_an_estimator_by_name_is_loaded(fit: Fit) -> None:
     ("labels", "expected"),
     [(["dog", "cat"], ["cat", "dog"]), ([7, 3], [3, 7]), ([True, False], [False, True]), ([1, 0], [0, 1])],
 )
-@pytest.mark.parametrize("estimator", [SGDClassifier, Perceptron])
+@pytest.mark.parametrize("estimator", [SGDClassifier, Perceptron, "sklearn-sgd-classifier"])
 def test_an_estimator_predicts_the_labels_of_its_data(fit: Fit, labels: Any, expected: Any, estimator: Any) -> None:
     inputs = np.repeat(np.eye(2, 3, dtype=np.float32), 40, axis=0)
     targets = np.repeat(np.array(labels), 40)

@@ -1,5 +1,6 @@
 """The standard library's reader inverts the TOML writer."""
 
+import json
 import tomllib
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -54,3 +55,8 @@ def test_none_is_left_out():
 def test_the_timezone_is_kept():
     moment = datetime(2020, 1, 2, 3, 4, 5, tzinfo=UTC)
     assert tomllib.loads(dump_toml({"t": {"x": moment}}))["t"]["x"] == moment
+
+
+def test_keys_that_are_numbers_become_texts_as_in_json():
+    tables = {"model": {"config": {"id2label": {0: "no", 1: "yes"}, "sizes": [{2: 3}]}}}
+    assert tomllib.loads(dump_toml(tables)) == json.loads(json.dumps(tables))

@@ -13,7 +13,7 @@ from scipy import stats
 from chimera.calibration.calibration import Calibration
 from chimera.calibration.estimates import PARAMETERS, Point
 from chimera.calibration.stragglers import BINS
-from chimera.report.comparison_page.charts import COLOURS, Chart, Series, draw, is_wide
+from chimera.report.comparison_page.charts import COLOURS, Chart, Series, draw, is_wide, swatch
 from chimera.report.run_files import replace_file
 from chimera.report.safe_text import safe_text
 from chimera.report.units import in_seconds, number, significant
@@ -115,15 +115,17 @@ def _fitted(points: Sequence[Point]) -> str:
 def _stragglers(calibration: Calibration) -> str:
     stragglers = calibration.stragglers
     shares = (np.arange(BINS) + 0.5) / BINS
-    series = [Series(0, "log-normal", "log-normal", 100 * shares, np.exp(stats.norm.ppf(shares) * stragglers.spread))]
+    series = [Series(0, "", "log-normal", 100 * shares, np.exp(stats.norm.ppf(shares) * stragglers.spread))]
     if stragglers.factors:
-        series.append(Series(1, "measured", "measured", 100 * shares, np.array(stragglers.factors)))
+        series.append(Series(1, "", "measured", 100 * shares, np.array(stragglers.factors)))
     every = [float(value) for each in series for value in each.y]
     chart = Chart("Stragglers", "percentile of calls", "factor", series, log_y=is_wide(every))
     used = "measured factors are" if stragglers.factors else "log-normal distribution is"
     fits = ", ".join(significant(distance, 3) for distance in stragglers.distances)
     note = f"The {used} used. Distances of the log-normal and of the measured distribution to unseen calls: {fits}."
-    return _figure("Seconds of a call relative to the median", chart) + f'<p class="note">{safe_text(note)}</p>'
+    legend = "".join(f"<li>{swatch(each.place)}<span>{each.label}</span></li>" for each in series)
+    figure = _figure("Seconds of a call relative to the median", chart, f'<ul class="cells">{legend}</ul>')
+    return figure + f'<p class="note">{safe_text(note)}</p>'
 
 
 def _sources(calibration: Calibration) -> str:
@@ -144,8 +146,8 @@ def _sources(calibration: Calibration) -> str:
     return _table(head, rows, numbers=5)
 
 
-def _figure(title: str, chart: Chart) -> str:
-    return f'<div class="row wide"><figure><h3>{title}</h3>{draw(chart)}</figure></div>'
+def _figure(title: str, chart: Chart, legend: str = "") -> str:
+    return f'<div class="row wide"><figure><h3>{title}</h3>{draw(chart)}{legend}</figure></div>'
 
 
 def _section(title: str, body: str) -> str:
@@ -165,4 +167,4 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int) 
         )
 
     body = "".join(row(cells, "td") for cells in rows)
-    return f"<table class='held'><thead>{row(head, 'th')}</thead><tbody>{body}</tbody></table>"
+    return f"<div class='figures'><table><thead>{row(head, 'th')}</thead><tbody>{body}</tbody></table></div>"

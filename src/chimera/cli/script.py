@@ -15,6 +15,7 @@ from chimera.training.trainer import Trainer
 P = ParamSpec("P")
 
 _OF_MODEL = ("loss", "metrics", "step")
+_OF_OPTIMIZER = ("lr", "momentum", "weight_decay", "schedule")
 _DOC = """Train ``model`` on ``data``, show the progress, and return the result.
 
 The arguments are those of `Trainer`. On a terminal the progress is a live view, in a notebook a line that is updated. In a
@@ -51,6 +52,10 @@ def _check_names(options: Iterable[str], known: Collection[str]) -> None:
             raise ConfigurationError(
                 f"{name!r} is an option of the model: chimera.TorchModel(module, {name}=...) for a module, "
                 f'{{"name": ..., "{name}": ...}} for a named model'
+            )
+        if name in _OF_OPTIMIZER:
+            raise ConfigurationError(
+                f'{name!r} is an option of the optimizer: optimizer={{"name": ..., "{name}": ...}}'
             )
         raise ConfigurationError(
             f"chimera.train has no option {name!r}{did_you_mean(name, known)} known: {', '.join(known)}"

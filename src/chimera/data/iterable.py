@@ -88,7 +88,8 @@ class IterableSamples(FirstBatch):
         stream = self._streams.get(key[:2])
         if stream is None or not stream.leads_to(batch):
             stream = self._streams[key[:2]] = self._stream_to(batch, key[:2])
-        stream.skip(batch.first - stream.place)
+        with read_only_arrays(), self._named(stream.place):
+            stream.skip(batch.first - stream.place)
         with seeded(key), read_only_arrays(), self._named(batch.first):
             samples = stream.read(batch.count)
             made = collated(samples, self.collate, self.name, range(batch.first, batch.first + batch.count))
@@ -208,7 +209,7 @@ def counted(source: Any, name: str) -> int:
     """
     stop_s = time.monotonic() + COUNT_S
     samples = 0
-    with seeded((0,)):
+    with seeded((0,)), read_only_arrays():
         for _ in started(source, 0):
             samples += 1
             if time.monotonic() > stop_s:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-import numpy as np
-
 from chimera.core.errors import ConfigurationError
 from chimera.models.model import MODELS, Task
 from chimera.models.sklearn_model import SklearnModel
@@ -172,8 +170,6 @@ _PENALTIES = {"l2": "l2", "l1": "l1", "elasticnet": "elasticnet", "none": None}
 @MODELS.register("sklearn-sgd-classifier", preload=["sklearn.linear_model"])
 def sklearn_sgd_classifier(
     *,
-    input_shape: tuple[int, ...],
-    outputs: int,
     task: Task = "classification",
     loss: Literal["hinge", "log_loss", "modified_huber", "squared_hinge", "perceptron"] = "hinge",
     penalty: Literal["l2", "l1", "elasticnet", "none"] = "l2",
@@ -181,14 +177,15 @@ def sklearn_sgd_classifier(
     l1_ratio: float = 0.15,
     fit_intercept: bool = True,
     seed: int = 0,
-) -> SklearnModel:
+) -> Any:
     """Linear classifier: scikit-learn's SGDClassifier (options as there), one versus rest, with its exact gradient.
 
-    The strategy's optimizer takes the steps, not scikit-learn's.
+    The strategy's optimizer takes the steps, not scikit-learn's. The result is the estimator, which `as_model` adapts to the
+    features and labels of the data.
 
     Parameters
     ----------
-    input_shape, outputs, task : shape of one input, which is flattened; number of classes; ``classification``.
+    task : ``classification``.
     loss : loss of a sample: ``hinge`` (a linear support vector machine), ``log_loss`` (logistic regression),
         ``modified_huber``, ``squared_hinge`` or ``perceptron``.
     penalty : norm of the coefficients that is added to the loss: ``l2``, ``l1``, ``elasticnet`` (a mixture of both) or
@@ -204,15 +201,15 @@ def sklearn_sgd_classifier(
         raise ConfigurationError(
             "model 'sklearn-sgd-classifier' is for classification; for values use 'sklearn-sgd-regressor'"
         )
-    estimator = SGDClassifier(
+    return SGDClassifier(
         loss=loss,
         penalty=_PENALTIES[penalty],
         alpha=alpha,
         l1_ratio=l1_ratio,
         fit_intercept=fit_intercept,
         learning_rate="constant",
+        random_state=seed,
     )
-    return SklearnModel(estimator, classes=np.arange(outputs), n_features=math.prod(input_shape), seed=seed)
 
 
 @MODELS.register("sklearn-sgd-regressor", preload=["sklearn.linear_model"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,8 +20,13 @@ def tables_of(settings: Mapping[str, Any]) -> str:
 
 
 def _settings(title: str, values: Mapping[str, Any]) -> str:
-    rows = "".join(f"<tr><th>{safe_text(key)}</th><td>{safe_text(value)}</td></tr>" for key, value in _flat(values))
+    rows = "".join(f"<tr><th>{_key(key)}</th><td>{safe_text(value)}</td></tr>" for key, value in _flat(values))
     return f"<table><caption>{safe_text(title)}</caption><tbody>{rows}</tbody></table>"
+
+
+def _key(key: str) -> str:
+    """Return a key that a narrow column breaks after an underscore or a period."""
+    return re.sub(r"([_.])", r"\1<wbr>", safe_text(key))
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -113,8 +113,9 @@ class RunPredictor:
         if row.size != int(np.prod(shape)):
             raise DataError(f"the query has shape {row.shape}, the model expects {shape}")
         if row.dtype.kind == "f" and not np.isfinite(row).all():  # as in the training; an answer would be arbitrary
-            bad = int(np.flatnonzero(~np.isfinite(row))[0])
-            raise DataError(f"value {bad} of the query, counted from 0, is NaN, null or infinite as {row.dtype}")
+            place, names = int(np.flatnonzero(~np.isfinite(row))[0]), self._signature.features
+            where = f"value {place}, counted from 0," if names is None else f"column {names[place]!r}"
+            raise DataError(f"{where} of the query is missing, NaN, or infinite as {row.dtype}")
         return row.reshape(shape)
 
     def _by_name(self, query: Mapping[str, Any]) -> list[Any]:
@@ -126,9 +127,9 @@ class RunPredictor:
             column, equals, text = feature.partition("=")
             of_text = bool(equals) and feature not in query
             value = query[column if of_text else feature]
-            if value is None:
-                raise DataError(f"the row has no value in the column {column if of_text else feature!r}")
             if of_text:
+                if value is None or value != value:  # NaN of a data frame
+                    raise DataError(f"column {column!r} of the query is missing or NaN")
                 row.append(float(str(value) == text))
             else:
                 row.append(_BOOLEANS.get(value, value) if isinstance(value, str) else value)

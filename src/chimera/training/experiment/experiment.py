@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time
 from pathlib import Path
@@ -32,6 +32,10 @@ PLUGINS = ("data", "model", "strategy", "codec", "partition", "engine")
 TABLES = ("data", "model", "train", "strategy", "codec", "partition", "engine")
 _IN_A_FILE = (str, bool, int, float, list, Mapping, date, time)
 _ONLY_IN_CODE = ("callbacks", "out", "resume", "progress")  # arguments of Trainer that do not describe the experiment
+_TABLES_OF_OPTIONS = {
+    **dict.fromkeys(("loss", "metrics", "step"), "model"),
+    **dict.fromkeys(("lr", "momentum", "weight_decay", "schedule"), "train.optimizer"),
+}
 
 
 @dataclass(frozen=True)
@@ -216,8 +220,7 @@ class Experiment:
         checked = {}
         for key, value in table.items():
             if key not in allowed:
-                guess = did_you_mean(key, allowed)
-                raise ConfigurationError(f"{self.source}: [train] has no key {key!r}{guess} keys: {', '.join(allowed)}")
+                raise ConfigurationError(f"{self.source}: [train] has no key {_elsewhere(key, allowed)}")
             try:
                 checked[key] = converted(key, value)
             except msgspec.ValidationError as error:
@@ -231,6 +234,13 @@ class Experiment:
             except TypeError:  # msgspec does not support the type: Trainer checks the value
                 checked[key] = value
         return checked
+
+
+def _elsewhere(key: str, allowed: Collection[str]) -> str:
+    """Return the rest of a message about an unknown key of [train]: the table that has it, or the known keys."""
+    if key in _TABLES_OF_OPTIONS:
+        return f"{key!r}: set {_TABLES_OF_OPTIONS[key]}.{key}"
+    return f"{key!r}{did_you_mean(key, allowed)} keys: {', '.join(allowed)}"
 
 
 def _no_table(name: str) -> str:

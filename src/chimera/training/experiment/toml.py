@@ -42,7 +42,9 @@ def _comment(what: str, value: Any) -> str:
     return f'# {what} was a Python object of type {kind}; to run this file, name it: "package.module:name" or "file.py:name"'
 
 
-def _key(key: str) -> str:
+def _key(key: object) -> str:
+    """Return a key; TOML has texts only, so a number becomes one, as in JSON."""
+    key = str(key)
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else literal(key)
 
 

@@ -102,8 +102,10 @@ function lineChart(parent, title, series, { label = shown, xLabel = shown, xName
   }
   draw("line", { x1: left, x2: width - right, y1: top + h, y2: top + h, class: "axis" }, picture);
   for (const x of ticks(first, end, 5)) {
-    const near = px(x) > width - 40 ? "end" : px(x) < left + 20 ? "start" : "middle";
-    draw("text", { x: px(x), y: height - 14, "text-anchor": near }, picture).textContent = xLabel(+x.toPrecision(6));
+    const name = xLabel(+x.toPrecision(6)),
+      half = 3.3 * name.length; // about half of its width
+    draw("line", { x1: px(x), x2: px(x), y1: top + h, y2: top + h + 4, class: "axis" }, picture);
+    draw("text", { x: Math.min(px(x), width - half), y: height - 14, "text-anchor": "middle" }, picture).textContent = name;
   }
   draw("text", { x: left + w / 2, y: height - 1, "text-anchor": "middle" }, picture).textContent = xName;
   for (const line of lines) {
