@@ -1,12 +1,12 @@
 """Predictions of ``chimera predict`` against real runs: time per round, its tail, time to a target, and rankings.
 
-Two runs with one batch size each calibrate the engine `local`. Two more, and one with a single worker, calibrate the engine
-`ray` between network namespaces with slow links. Held-out settings are then predicted and run, one after another. The script
-prints prediction and measurement. *Pace* is the time of a gradient around a run, as a multiple of that around the
-calibration: the speed of a machine changes. The runs between namespaces need Linux, root, iproute2 and iptables. Run it on an
+Two settings with one batch size each calibrate the engine `local`. Two more, and one with a single worker, calibrate the engine
+`ray` between network namespaces with slow links. Held-out settings are predicted. The speed of a machine changes, so all
+settings are really run in turns, the calibrated ones too, and medians count. The script prints predictions and measurements,
+with the least and the largest of the turns. The runs between namespaces need Linux, root, iproute2 and iptables. Run it on an
 idle machine::
 
-    python benchmarks/prediction.py [--rounds 600] [--slow-rounds 120] [--only local slow] [--no-ranking] [--folder DIR]
+    python benchmarks/prediction.py [--turns 3] [--rounds 2000] [--slow-rounds 120] [--only local slow] [--folder DIR]
 """
 
 from __future__ import annotations
@@ -32,14 +32,12 @@ from chimera.calibration.calibration import Calibration, calibrate
 from chimera.calibration.measured_run import MeasuredRun, read_measured
 from chimera.calibration.prediction import Interval, Predicted, predict
 from chimera.training.experiment.experiment import Experiment
-from prediction_effects import Processes
 from slow_links import MAX_RUN_S, QUIET, ray_cluster
 from slow_links_network import Inside, Link, Machines, permitted
 
 TARGET = 0.85
 CODECS = "top-k:ratio=0.01", "int8", "powersgd:rank=2"
 LINK = Link(100, 20)
-_GRADIENT = "gradient", 64
 GOALS = {"round": 0.10, "p95": 0.20, "target": 0.15}
 
 Train = Callable[[Sequence[str], Path], None]
@@ -108,10 +106,10 @@ def experiment(rounds: int) -> Experiment:
 
 
 def run(
-    one: Setting, experiments: dict[str, Experiment], trains: dict[str, Train], folder: Path, repeat: int = 0
+    one: Setting, experiments: dict[str, Experiment], trains: dict[str, Train], folder: Path, turn: int
 ) -> MeasuredRun:
-    """Run a setting, unless its folder exists already."""
-    out = folder / (one.name.replace(", ", "--").replace(" ", "-") + f"--{repeat}" * (repeat > 0))
+    """Run a setting in a turn, unless its folder exists already."""
+    out = folder / f"{one.name.replace(', ', '--').replace(' ', '-')}--{turn}"
     if not (out / "summary.json").is_file():
         file = folder / f"{out.name}.toml"
         file.write_text(experiments[one.link].with_settings(one.settings).to_toml())
@@ -153,42 +151,33 @@ def target_s(measured: MeasuredRun) -> float:
     return float(next(rows, np.nan))
 
 
-class Pace:
-    """The speed of this machine, which may change between runs: a gradient in two processes at once, before and after a run."""
+def figures(one: Setting, measured: MeasuredRun) -> tuple[float, float, float]:
+    """Return the seconds of a round, of the 95th percentile of rounds, and to the target.
 
-    def __init__(self, processes: Processes) -> None:
-        self._processes = processes
-        self._usual_s: dict[str, float] = {}  # by link, during its calibration
-
-    def around(self, link: str, action: Callable[[], Any]) -> tuple[Any, float]:
-        """Return the result, and the time of a gradient as a multiple of that around the first action of this link."""
-        before_s = self._processes.measure(_GRADIENT)
-        result = action()
-        mean_s = (before_s + self._processes.measure(_GRADIENT)) / 2
-        return result, mean_s / self._usual_s.setdefault(link, mean_s)
-
-
-def compare(one: Setting, measured: MeasuredRun, predicted: Predicted, pace: float) -> tuple[float, float, float]:
-    """Print a row, and return the relative errors of round, tail and time to the target."""
+    The gradients of two asynchronous workers alternate between short and long gaps, so the mean of their rounds counts.
+    """
     rounds_s = measured.seconds_of_rounds()[0]
-    if "async" in one.name:  # gradients of two workers alternate between short and long gaps: compare their means
-        mean_s = predicted.round_mean_s
-        usual = float(np.mean(rounds_s)), Interval(mean_s, mean_s, mean_s)
-    else:
-        usual = float(np.median(rounds_s)), predicted.round_s
-    pairs = [
-        usual,
-        (float(np.percentile(rounds_s, 95)), predicted.round_p95_s),
-        (target_s(measured), predicted.target_s),
-    ]
+    usual_s = np.mean(rounds_s) if "async" in one.name else np.median(rounds_s)
+    return float(usual_s), float(np.percentile(rounds_s, 95)), target_s(measured)
+
+
+def compare(one: Setting, runs: Sequence[MeasuredRun], predicted: Predicted) -> list[float]:
+    """Print a row, and return the relative errors of round, tail and time to the target."""
+    mean_s = predicted.round_mean_s
+    usual = Interval(mean_s, mean_s, mean_s) if "async" in one.name else predicted.round_s
     cells, errors = [], []
-    for real, found in pairs:
+    for turns, found in zip(
+        np.transpose([figures(one, each) for each in runs]),
+        (usual, predicted.round_p95_s, predicted.target_s),
+        strict=True,
+    ):
+        real = float(np.median(turns))
         errors.append(np.nan if found is None else found.median / real - 1)
         text = "-" if found is None else f"{1e3 * found.median:.2f} ({1e3 * found.low:.2f} to {1e3 * found.high:.2f})"
-        cells.append(f"{1e3 * real:.2f} | {text} | {100 * errors[-1]:+.0f} %")
-    load = os.getloadavg()[0]
-    print(f"| {one.name} | {' | '.join(cells)} | {pace:.2f} | {load:.1f} | {'; '.join(predicted.notes)} |", flush=True)
-    return errors[0], errors[1], errors[2]
+        least, largest = 1e3 * min(turns), 1e3 * max(turns)
+        cells.append(f"{1e3 * real:.2f} ({least:.2f} to {largest:.2f}) | {text} | {100 * errors[-1]:+.0f} %")
+    print(f"| {one.name} | {' | '.join(cells)} | {'; '.join(predicted.notes)} |", flush=True)
+    return errors
 
 
 def predicted(one: Setting, experiments: dict[str, Experiment], calibrations: dict[str, Calibration]) -> Predicted:
@@ -215,11 +204,11 @@ def rank(settings: Sequence[Setting], real: Sequence[float], found: Sequence[flo
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=600)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--slow-rounds", type=int, default=120)
     parser.add_argument("--only", nargs="+", choices=("local", "slow"), default=("local", "slow"))
     parser.add_argument("--no-ranking", action="store_true")
-    parser.add_argument("--repeats", type=int, default=3, help="real runs of each ranked setting; their median counts")
     parser.add_argument("--folder", type=Path, help="keep the runs here, and use runs that are there")
     args = parser.parse_args()
     if "slow" in args.only and not permitted():
@@ -233,55 +222,57 @@ def main() -> None:
         trains: dict[str, Train] = {"local": train_here}
         if "slow" in args.only:
             trains["slow"] = stack.enter_context(slow_links(3))  # for the server and each worker
-        pace = Pace(stack.enter_context(Processes()))
-        measure(args, experiments, trains, folder.resolve(), pace)
+        measure(args, experiments, trains, folder.resolve())
 
 
-def measure(args: Any, experiments: dict[str, Experiment], trains: dict[str, Train], folder: Path, pace: Pace) -> None:
-    """Calibrate, predict, run, and print."""
+def measure(args: Any, experiments: dict[str, Experiment], trains: dict[str, Train], folder: Path) -> None:
+    """Run, calibrate, predict, and print."""
+    settings = [*CALIBRATED, *HELD_OUT, *(() if args.no_ranking else RANKED)]
+    runs: dict[str, list[MeasuredRun]] = {one.name: [] for one in settings if one.link in args.only}
+    for turn in range(args.turns):
+        for one in settings:
+            if one.name in runs:
+                runs[one.name].append(run(one, experiments, trains, folder, turn))
     calibrations = {}
     for link in args.only:
-        first = [one for one in CALIBRATED if one.link == link]
-        runs, _ = pace.around(link, lambda first=first: [run(one, experiments, trains, folder) for one in first])  # type: ignore[misc]
-        calibrations[link] = calibrate([each.files.folder for each in runs], codecs=CODECS)
+        used = [each.files.folder for one in CALIBRATED if one.link == link for each in runs[one.name]]
+        calibrations[link] = calibrate(used, codecs=CODECS)
         values = (f"{name} {value:.3g}" for name, value in calibrations[link].values.items())
         print(f"{link}: {', '.join(values)}; load {os.getloadavg()[0]:.1f}")
-    columns = (
-        "setting",
-        *(f"{what}, ms | predicted | error" for what in ("round", "p95", "target")),
-        "pace",
-        "load",
-        "notes",
-    )
+    columns = "setting", *(f"{what}, ms | predicted | error" for what in ("round", "p95", "target")), "notes"
     print(f"| {' | '.join(columns)} |")
-    print(f"|{'---|' * 13}")
-    errors = []
-    for one in (each for each in HELD_OUT if each.link in args.only):
-        found = predicted(one, experiments, calibrations)
-        measured, factor = pace.around(one.link, lambda one=one: run(one, experiments, trains, folder))  # type: ignore[misc]
-        errors.append(compare(one, measured, found, factor))
+    print(f"|{'---|' * 11}")
+    errors = [
+        compare(one, runs[one.name], predicted(one, experiments, calibrations))
+        for one in HELD_OUT
+        if one.link in args.only
+    ]
     for (name, goal), column in zip(GOALS.items(), np.abs(np.transpose(errors)), strict=True):
         known = column[np.isfinite(column)]
         median = float(np.median(known)) if len(known) else np.nan
         print(f"{name}: median error {100 * median:.0f} %, goal {100 * goal:.0f} %")
-    if args.no_ranking:
-        return
-    ranked = [one for one in RANKED if one.link in args.only]
-    taken: dict[str, list[float]] = {
-        one.name: [] for one in ranked
-    }  # settings alternate, because the machine's speed changes
-    epochs: dict[str, float] = {}  # of a round
-    for repeat in range(args.repeats):
-        for one in ranked:
-            measured = run(one, experiments, trains, folder, repeat)
-            epochs[one.name] = measured.files.summary["epochs"] / measured.files.summary["rounds"]
-            taken[one.name].append(float(np.mean(measured.seconds_of_rounds()[0])) / epochs[one.name])
-    real, guessed = [float(np.median(taken[one.name])) for one in ranked], []
-    for one, each in zip(ranked, real, strict=True):
+    ranked = [one for one in RANKED if one.name in runs]
+    if ranked:
+        rank_all(ranked, runs, experiments, calibrations)
+
+
+def rank_all(
+    ranked: Sequence[Setting],
+    runs: dict[str, list[MeasuredRun]],
+    experiments: dict[str, Experiment],
+    calibrations: dict[str, Calibration],
+) -> None:
+    """Print the seconds of an epoch of each setting, measured and predicted, and compare the orders."""
+    real, guessed = [], []
+    for one in ranked:
+        summary = runs[one.name][0].files.summary
+        epochs = summary["epochs"] / summary["rounds"]  # of a round
+        turns = [float(np.mean(each.seconds_of_rounds()[0])) / epochs for each in runs[one.name]]
         (found,) = predict(experiments[one.link].with_settings(one.settings), calibrations[one.link], draws=3)
-        guessed.append(found.round_mean_s / epochs[one.name])
-        runs = ", ".join(f"{1e3 * value:.1f}" for value in taken[one.name])
-        print(f"{one.name}: {1e3 * each:.1f} ms an epoch ({runs}), predicted {1e3 * guessed[-1]:.1f}", flush=True)
+        real.append(float(np.median(turns)))
+        guessed.append(found.round_mean_s / epochs)
+        text = ", ".join(f"{1e3 * value:.1f}" for value in turns)
+        print(f"{one.name}: {1e3 * real[-1]:.1f} ms an epoch ({text}), predicted {1e3 * guessed[-1]:.1f}", flush=True)
     rank(ranked, real, guessed)
 
 

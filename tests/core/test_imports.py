@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
 from pathlib import Path
 
@@ -30,3 +31,22 @@ def test_collection_that_was_disabled_stays_disabled() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["nothing frozen", "objects frozen"])
+def test_new_objects_are_not_searched_by_the_next_collections_and_frozen_ones_stay_frozen(frozen: bool) -> None:
+    script = f"""
+import gc
+import subprocess
+from chimera.core.imports import without_gc
+if {frozen}:
+    gc.freeze()
+before = gc.get_freeze_count()
+with without_gc():
+    made = [[] for _ in range(1000)]
+assert gc.isenabled()
+assert gc.get_freeze_count() == before
+oldest = {{id(each) for each in gc.get_objects(generation=2)}}
+assert ({{id(each) for each in made}} <= oldest) == {not frozen}
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
