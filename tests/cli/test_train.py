@@ -125,6 +125,10 @@ def test_quiet_prints_nothing(invoke, experiment, tmp_path):
         (["--set", "train.workers=many"], "[train] workers = 'many' cannot be used: Expected int, got str"),
         (["--set", "train.optimizer.lr=0,01"], "the optimizer 'adam', option 'lr': '0,01' is not a number: write 0.01"),
         (["--set", "train.optimizer.lr=fast"], "option 'lr': 'fast' is not a number: give a number, such as 0.01"),
+        (
+            ["--set", "strategy=fed-nova", "--set", "train.optimizer.momentum=0,9"],
+            "fed-nova knows the gradient weight of sgd only",
+        ),
         (["--set", "strategy"], "--set 'strategy': write KEY=VALUE"),
         (["--set", "strategy=gossip-girl"], "unknown strategy 'gossip-girl'; did you mean 'gossip-sgd'? known: "),
         (["--set", "strategy.shard=2"], "has no option 'shard'; did you mean 'shards'? its options: "),

@@ -57,6 +57,7 @@ def test_lines_of_json_are_values(tmp_path: Path) -> None:
         ("1\t2\n3\t4\n", [[1, 2], [3, 4]]),
         ("text\ngood day\n", [{"text": "good day"}]),
         ("a , b\n1,2\n", [{"a": 1, "b": 2}]),
+        ("a,,\n1,,\n", [{"a": 1, "": None}]),
         ("7,good day\n8,bad day\n", [[7, "good day"], [8, "bad day"]]),
         ("1,NA,x\n2,3,x\n", [[1, "NA", "x"], [2, 3, "x"]]),
     ],

@@ -12,6 +12,7 @@ from chimera.core.errors import ConfigurationError
 from chimera.report.comparison_page.page import pareto_front, write_comparison
 from chimera.report.comparison_page.table import as_text
 from chimera.training.comparison.comparison import Comparison
+from chimera.training.privacy.guarantee import SEEDED
 from report import comparisons
 
 FLOATS = st.floats(0.1, 10, allow_nan=False)
@@ -160,6 +161,16 @@ def test_a_comparison_with_wrong_types_is_rejected_in_one_line(tmp_path, change,
     with pytest.raises(ConfigurationError, match=f"is not the folder of a comparison: .*{message}") as caught:
         Comparison.load(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_text_in_the_place_of_epsilon_is_shown(tmp_path):
+    path = comparisons.make(tmp_path, cells=2) / "comparison.json"
+    content = json.loads(path.read_text())
+    for row in (*content["rows"], *content["runs"]):
+        row["metrics"]["epsilon"] = SEEDED
+    path.write_text(json.dumps(content))
+    assert SEEDED in Page(write_comparison(tmp_path).read_text(encoding="utf-8")).text
+    assert {row["metrics"]["epsilon"] for row in Comparison.load(tmp_path).rows} == {SEEDED}
 
 
 @given(st.lists(st.tuples(FLOATS, FLOATS), min_size=1, max_size=30), st.booleans())

@@ -253,27 +253,44 @@ def states_of(worker: Learner) -> list[dict[str, np.ndarray]]:
     return [{name: np.array(value) for name, value in state.items()} for state in states]
 
 
+LAYER_WISE = {"name": "layer-wise", "layers": {"*bias": "identity"}, "default": {"name": "top-k", "ratio": 0.1}}
+
+
+@pytest.mark.parametrize("before", [0, 1])
 @pytest.mark.parametrize("reached", [False, True])
 @pytest.mark.parametrize(
-    "codec", [{"name": "identity"}, {"name": "top-k", "ratio": 0.1}, {"name": "qsgd", "error_feedback": True}], ids=str
+    "codec",
+    [
+        {"name": "identity"},
+        {"name": "top-k", "ratio": 0.1},
+        {"name": "qsgd", "error_feedback": True},
+        LAYER_WISE,
+        {**LAYER_WISE, "error_feedback": True},
+    ],
+    ids=str,
 )
-def test_a_call_retried_with_another_weight_equals_a_single_call(codec: dict[str, Any], reached: bool) -> None:
+def test_a_call_retried_with_another_weight_equals_a_single_call(
+    codec: dict[str, Any], reached: bool, before: int
+) -> None:
     begin = network(DATASETS.create("digits")).parameters().copy()
     weights = Encoded("identity", begin.size, (begin,))
     retried, single = plain_learner(ADAM, codec), plain_learner(ADAM, codec)
     answers = {}
     for worker, tries in ((retried, (1.0, 0.75, 1.5)), (single, (1.5,))):
-        worker.delta(weights, steps=2, first=0, weight=0.5, reached=reached, round_=0)  # so that codecs have a state
+        for round_ in range(before):  # so that codecs have a state
+            worker.delta(weights, steps=2, first=2 * round_, weight=0.5, reached=reached, round_=round_)
         for weight in tries:
-            answers[worker] = worker.delta(weights, steps=2, first=2, weight=weight, reached=reached, round_=1)
+            answers[worker] = worker.delta(
+                weights, steps=2, first=2 * before, weight=weight, reached=reached, round_=before
+            )
     for found, expected in zip(answers[retried][0].arrays, answers[single][0].arrays, strict=True):
         np.testing.assert_array_equal(found, expected)
     for state, other in zip(states_of(retried), states_of(single), strict=True):
         assert state.keys() == other.keys()
         for name, value in state.items():
             np.testing.assert_array_equal(value, other[name], err_msg=name)
-    assert retried.tally().losses == single.tally().losses == 4
-    assert retried.step() == single.step() == 4
+    assert retried.tally().losses == single.tally().losses == 2 * (before + 1)
+    assert retried.step() == single.step() == 2 * (before + 1)
 
 
 class Adapted(torch.nn.Module):

@@ -209,6 +209,8 @@ def test_a_short_run_without_any_gradient_fails(fit: Fit, strategy: Any) -> None
     ) as caught:
         fit(**options, workers=3, rounds=3, engine="simulated")
     assert "\n" not in str(caught.value)
+    with pytest.raises(NonFiniteError, match="no gradient was applied"):
+        fit(**options, workers=3, rounds=3, engine="simulated", resume=True)
 
 
 def test_a_run_reports_the_number_of_rejected_gradients(poisoned: Callable[..., chimera.Run]) -> None:

@@ -3,7 +3,8 @@
 Workers and a server exchange vectors with the tensors of a run's model on the engine `local`, first without and then with the
 codec. Each message is encoded right after its vector was written, described, copied and opened, and decoded by another process.
 Between messages, each worker computes products of matrices as large as those of a layer with so many weights, for as long as
-the workers of the runs computed. They replace the codec's data in the caches, and the scheduler moves processes as in a run.
+the workers of the runs computed, at most 10 ms. They replace the codec's data in the caches, and the scheduler moves processes
+as in a run.
 With shorter computations, a codec added half of the time that it added to real rounds.
 """
 

@@ -91,13 +91,12 @@ class LayerWise(Codec):
         return {f"{place}.{name}": value for place, state in states.items() for name, value in state.items()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore a state that `state` returned, at once or on creation of the codecs."""
+        """Restore a state that `state` returned. The next message creates the codecs again, with their states."""
         self._kept = {}
         for key, value in state.items():
             place, _, name = key.partition(".")
             self._kept.setdefault(place, {})[name] = value
-        for i, (_, _, codec) in enumerate(self._codecs):
-            codec.restore(self._kept[str(i)])
+        self._codecs, self._layout = [], None
 
     def _choose(self, layout: Layout) -> None:
         spans = zip(layout.names, layout.offsets, layout.offsets[1:], strict=False)

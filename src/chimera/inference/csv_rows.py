@@ -53,9 +53,9 @@ def csv_rows(lines: Iterator[str], name: str) -> Iterator[Any]:
 
 
 def _names(row: list[str], name: str) -> list[str]:
-    """Return the names of columns, of which two must not be equal: a row would have the value of the last one only."""
+    """Return the names of columns. Only empty ones may be equal: a row has the value of the last one."""
     names = [cell.strip() for cell in row]  # as in "a , b"
-    if repeated := [each for each, count in Counter(names).items() if count > 1]:
+    if repeated := [each for each, count in Counter(filter(None, names)).items() if count > 1]:
         raise DataError(f"{name} has several columns {repeated[0]!r}: rename or remove all but one")
     return names
 

@@ -211,7 +211,7 @@ class FedAvg(SiteRounds):
 
     def optimizer_of(self, optimizer: Mapping[str, Any], workers: int) -> Mapping[str, Any]:
         """Return the table of the workers' optimizer."""
-        if not self._scaled:
+        if not self._scaled or isinstance(optimizer.get("lr"), str):  # the optimizer refuses a text, by its name
             return optimizer
         if "lr" not in optimizer:
             raise ConfigurationError("scaled multiplies the learning rate of workers: set it, train.optimizer.lr")

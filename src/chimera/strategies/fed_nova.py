@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -41,7 +42,10 @@ class FedNova(FedAvg):
 
     def optimizer_of(self, optimizer: Mapping[str, Any], workers: int) -> Mapping[str, Any]:
         """Return the table of the workers' optimizer, whose momentum determines the gradient weight."""
-        self._momentum = float(optimizer.get("momentum", 0))
+        try:
+            self._momentum = float(optimizer.get("momentum", 0))
+        except (TypeError, ValueError):
+            self._momentum = math.nan  # refused below
         known = optimizer["name"] == "sgd" and set(optimizer) <= {"name", "lr", "momentum", "schedule"}
         if not known or not 0 <= self._momentum < 1:
             raise ConfigurationError(

@@ -41,7 +41,7 @@ class _Cell(msgspec.Struct):
     settings: dict[str, str]
     state: str
     virtual: bool = False
-    metrics: dict[str, float | None] = {}
+    metrics: dict[str, float | str | None] = {}  # a text is in the place of the epsilon of a run with seeded noise
     seconds: float | None = None
     rounds: float | None = None
     samples: float | None = None

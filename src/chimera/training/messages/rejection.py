@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -102,8 +102,16 @@ class Rejections:
 
     def __init__(self) -> None:
         self._in_a_row, self._last_round = 0, -1
-        self._first: Rejected | None = None
+        self._first: Rejected | str | None = None
         self.count, self.applied = 0, False
+
+    def state(self) -> dict[str, Any]:
+        """Return what `check` needs, for a checkpoint."""
+        return {"count": self.count, "applied": self.applied, "first": str(self._first or "")}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` returned."""
+        self.count, self.applied, self._first = state["count"], state["applied"], state["first"] or None
 
     def check(self) -> None:
         """Raise `NonFiniteError` if gradients were rejected and none was applied: the run has not trained."""

@@ -59,7 +59,8 @@ class RunState:
         self._watched.restore(state.get("watched", {}))
         self.staleness, self._saved_s = _staleness(state), self.counters.seconds
         self._guarantee.restore(state.get("guarantee", {}))  # older checkpoints have none
-        self._rejections.applied = self.counters.rounds > 0  # not known; the earlier run could write a checkpoint
+        unknown = {"count": 0, "applied": self.counters.rounds > 0, "first": ""}  # of older checkpoints
+        self._rejections.restore(state.get("rejections", unknown))
         self._cluster.round = self.counters.rounds
         self._strategy.restore(state["strategy"])
         self._cluster.restore(state["cluster"])
@@ -107,6 +108,7 @@ class RunState:
             **frozen_part(self._evaluator.model),
             "began_s": self._meter.began_s,
             "guarantee": self._guarantee.state(),
+            "rejections": self._rejections.state(),
             "engine": self._engine.state(),
         }
         self._writer.write(rounds, state)
