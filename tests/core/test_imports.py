@@ -37,7 +37,6 @@ def test_collection_that_was_disabled_stays_disabled() -> None:
 def test_new_objects_are_not_searched_by_the_next_collections_and_frozen_ones_stay_frozen(frozen: bool) -> None:
     script = f"""
 import gc
-import subprocess
 from chimera.core.imports import without_gc
 if {frozen}:
     gc.freeze()

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("websockets")
 
-from chimera.federation.hub import listeners
+from chimera.federation.hub import listeners, server
 from chimera.web.handshakes import Handshakes
 from conformance.actors import Counter
 from federation.federation_kit import LIMIT_S, Federation, federation
@@ -36,6 +36,7 @@ def is_closed(stranger: socket.socket, within_s: float = LIMIT_S) -> bool:
 def test_unfinished_handshakes_are_bounded_by_address_and_keep_no_member_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(server, "HELLO_S", 10 * LIMIT_S)  # no deadline ends a connection
     monkeypatch.setattr(listeners, "MAX_HANDSHAKES_OF_ADDRESS", 4)
     monkeypatch.setattr(listeners, "MAX_HANDSHAKES", 16)
     with federation(tmp_path) as place, contextlib.ExitStack() as stack:
@@ -56,6 +57,7 @@ def test_unfinished_handshakes_are_bounded_by_address_and_keep_no_member_out(
 def test_a_connection_without_a_request_counts_also_after_its_tls_handshake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(server, "HELLO_S", 10 * LIMIT_S)  # no deadline ends a connection
     monkeypatch.setattr(listeners, "MAX_HANDSHAKES_OF_ADDRESS", 4)
     trust = ssl.create_default_context()
     trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE

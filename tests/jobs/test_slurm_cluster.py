@@ -297,7 +297,7 @@ def test_a_submission_whose_answer_is_lost_has_one_job(
     cluster: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", replace_sbatch(tmp_path, '$SBATCH "$@" >/dev/null; exec sleep 600'))
-    monkeypatch.setattr(commands, "_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(commands, "_TIMEOUT_S", 10.0)
     job = submitted(tmp_path)
     assert numbers(cluster) == [job.status["slurm"]]
     job.cancel()

@@ -84,7 +84,7 @@ def serving(app: FastAPI, of: Settings, **more: Any) -> Iterator[str]:
 @contextmanager
 def no_new_threads() -> Iterator[None]:
     """Let each start of a thread in the block fail: its stack would need more memory than there is."""
-    before = threading.stack_size(1 << 46)
+    before = threading.stack_size(1 << 48)
     try:
         yield
     finally:

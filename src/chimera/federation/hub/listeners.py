@@ -30,14 +30,21 @@ def listen(host: str, port: int, handshakes: Handshakes, stack: contextlib.Async
         found = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
         )
-        listeners = []
+        listeners: list[BoundedListener] = []
+        refused: OSError | None = None
         for family, kind, protocol, _, address in dict.fromkeys(found):
-            listener = BoundedListener(socket.socket(family, kind, protocol), handshakes)
+            try:
+                listener = BoundedListener(socket.socket(family, kind, protocol), handshakes)
+            except OSError as error:  # such as IPv6 on a system without it
+                refused = error
+                continue
             listeners.append(stack.enter_context(listener))
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             listener.bind(address)
+        if not listeners and refused is not None:
+            raise refused
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise ConfigurationError(f"the hub cannot listen on {host} port {port}: {reason}") from error

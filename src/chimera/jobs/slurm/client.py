@@ -199,12 +199,12 @@ class SlurmClient:
                 home.cancelled.touch(0o600)
             home.write_record(record)
 
-        home.allow_again()
         row, last = queue.get(record.slurm), home.attempts.last
         behind = record.slurm if row is not None and not has_ended(row) else ""
         if behind:
             with contextlib.suppress(RunError):  # if it was cancelled before Slurm confirmed it, it could still start
                 commands.cancel(behind)
+        home.allow_again()
         again = msgspec.structs.replace(
             record,
             slurm="",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -108,8 +109,10 @@ class SlurmJobFolder(JobFolder):
             ) from error
 
     def write_record(self, record: Record) -> None:
-        """Write the record atomically."""
-        write_atomically(self.path / "record.json", msgspec.json.encode(record))
+        """Write the record atomically. Another command may write it at the same time, also on another machine."""
+        draft = self.path / f"record.{secrets.token_hex(8)}"
+        write_atomically(draft, msgspec.json.encode(record))
+        draft.replace(self.path / "record.json")
 
     def write_submission(self, submission: Submission) -> None:
         """Write the submission."""

@@ -70,7 +70,7 @@ class EstimatorWorker(Worker):
             return answer(request, {"fit": "ok"})
 
         @router.post(
-            "/predict", **documented("Predict for these rows.", **schemas.predict(self.task), errors=(409, 422))
+            "/predict", **documented("Predict for these rows.", **schemas.predict(self.task), errors=(409, 422, 503))
         )
         async def predict(request: Request) -> Response:
             columns, rows = required(await read_object(request), "X_pred_columns", "X_pred_rows")

@@ -65,7 +65,7 @@ class GradientWorker(Worker):
             **documented(
                 "Return a few rows, at least one of each class, with columns and classes.",
                 **self.sample_page(),
-                errors=(422,),
+                errors=(422, 503),
             ),
         )
         async def sample(request: Request) -> Response:
@@ -76,7 +76,7 @@ class GradientWorker(Worker):
             **documented(
                 "Return the given weights minus those after one pass over the worker's rows, or the gradient at the weights.",
                 **schemas.FIT_STEP,
-                errors=(422,),
+                errors=(422, 503),
             ),
         )
         async def step(request: Request) -> Response:

@@ -103,7 +103,7 @@ class TorchWorker(GradientWorker):
         router = plain_router(prefix="/v1/chimera/model", tags=["model"])
         page = schemas.predict(self.task, weights=True)
 
-        @router.post("/predict", **documented("Predict for these rows.", **page, errors=(409, 422)))
+        @router.post("/predict", **documented("Predict for these rows.", **page, errors=(409, 422, 503)))
         async def predict(request: Request) -> Response:
             value = await read_object(request)
             table = Table.of(*required(value, "X_pred_columns", "X_pred_rows"))

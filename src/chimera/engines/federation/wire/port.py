@@ -141,6 +141,7 @@ class Port:
         finally:
             self._has_space.set()  # a source that waits finds the connection closed
             self._frames.clear()
+            self._queued = 0
 
     def abort(self) -> None:
         """Break the connection off."""
