@@ -293,16 +293,24 @@ def numbers(cluster: Slurm) -> list[str]:
     return cluster.call("squeue", "--noheader", "--format=%i", "--states=PD,R,CF").split()
 
 
+def all_numbers(cluster: Slurm) -> set[str]:
+    """Return Slurm's numbers of all jobs that it still lists, also of those that have ended."""
+    return set(cluster.call("squeue", "--noheader", "--format=%i", "--states=all").split())
+
+
 def test_a_submission_whose_answer_is_lost_has_one_job(
     cluster: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", replace_sbatch(tmp_path, '$SBATCH "$@" >/dev/null; exec sleep 600'))
     monkeypatch.setattr(commands, "_TIMEOUT_S", 10.0)
+    before = all_numbers(cluster)
     job = submitted(tmp_path)
-    assert numbers(cluster) == [job.status["slurm"]]
+    first = job.status["slurm"]
+    assert all_numbers(cluster) - before == {first}
     job.cancel()
     job.retry()
-    until(lambda: numbers(cluster) == [job.status["slurm"]])
+    assert all_numbers(cluster) - before == {first, job.status["slurm"]}
+    assert job.status["slurm"] != first
     assert job.wait(WAIT_S)["state"] == "done", log_of(tmp_path, job)
 
 
@@ -358,10 +366,14 @@ def test_a_comparison_killed_around_its_submission_waits_for_its_array(
     array = tmp_path / "there" / "slurm" / "array.json"
     assert json.loads(array.read_bytes())["slurm"] == ""
     (number,) = {each.partition("_")[0] for each in numbers(cluster)}
+    resumed = subprocess.Popen(
+        [sys.executable, "-m", "chimera", *map(str, grid), "--resume", "--json"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    until(lambda: json.loads(array.read_bytes())["slurm"] == number)
     cluster.call("scontrol", "release", number)
-    there = compared(*grid, "--resume", cwd=tmp_path)
-    assert json.loads(array.read_bytes())["slurm"] == number
-    assert [run["state"] for run in there["runs"]] == ["finished"] * 2
+    output, _ = resumed.communicate(timeout=WAIT_S)
+    assert [run["state"] for run in json.loads(output)["runs"]] == ["finished"] * 2
 
 
 def test_the_commands_work_while_slurm_does_not_answer(
