@@ -85,12 +85,11 @@ class InferenceCluster(Closing):
             "preload": preload,
             "keep_days": keep_days,
         }
-        try:
-            process = _start_supervisor(files, **options)
-        except BaseException:
+        with contextlib.ExitStack() as if_it_fails:
             if temporary is not None:
-                shutil.rmtree(temporary, ignore_errors=True)
-            raise
+                if_it_fails.callback(shutil.rmtree, temporary, ignore_errors=True)
+            process = _start_supervisor(files, **options)
+            if_it_fails.pop_all()
         self.folder = files.path
         self._stop = weakref.finalize(self, _stop_supervisor, process, temporary)
         try:

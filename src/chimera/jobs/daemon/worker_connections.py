@@ -84,12 +84,11 @@ class WorkerConnections:
 
     def _accept_one(self) -> None:
         own, _ = self._listener.accept()
-        try:
+        with contextlib.ExitStack() as if_it_fails:
+            if_it_fails.callback(own.close)
             connection = connection_to_worker(own)
             threading.Thread(target=self._serve, args=(connection,), name="chimera worker", daemon=True).start()
-        except BaseException:
-            own.close()
-            raise
+            if_it_fails.pop_all()
 
     def _serve(self, connection: Connection[Hello | ToCoordinator]) -> None:
         try:

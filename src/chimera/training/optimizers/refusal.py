@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chimera.core.errors import ConfigurationError
+from chimera.data.readers.csv_file import is_number
 
 
 def refusal(name: str, options: Mapping[str, Any], error: Exception) -> ConfigurationError:
@@ -15,15 +16,8 @@ def refusal(name: str, options: Mapping[str, Any], error: Exception) -> Configur
     """
     for key, value in options.items():
         point = value.strip().replace(",", ".") if isinstance(value, str) else ""
-        if _is_number(point) or (point and key == "lr"):  # other options of a user's own class may be texts
-            form = f"write {point}" if _is_number(point) else "give a number, such as 0.01"
+        known = is_number(point)
+        if known or (point and key == "lr"):  # other options of a user's own class may be texts
+            form = f"write {point}" if known else "give a number, such as 0.01"
             return ConfigurationError(f"the optimizer {name!r}, option {key!r}: {value!r} is not a number: {form}")
     return ConfigurationError(f"the optimizer {name!r} refuses its options: {error}")
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
